@@ -1,0 +1,1 @@
+"""AgentEnv: a folder of agent tasks, played, recorded and trained on."""

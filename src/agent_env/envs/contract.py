@@ -1,0 +1,59 @@
+"""What an env is to an episode: tools over a private copy of a universe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+__all__ = ["EnvSession", "ToolAnswer", "ToolSpec"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as a model sees it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """A JSON Schema object (`type: object`), `$ref`s inlined."""
+    ends_turn: bool = False
+    """Whether an answer that is no error always ends the turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What a tool call came to."""
+
+    text: str
+    """What the model reads."""
+    is_error: bool = False
+    """The tool refused or raised; the model may try again."""
+    ends_turn: bool = False
+    """The tool ends the agent's turn with this answer; that is not a cut."""
+    content: Sequence[Mapping[str, Any]] = field(default=())
+    """Parts beyond text (images, structured content), as MCP content blocks."""
+
+
+class EnvSession(Protocol):
+    """One episode's env, opened and closed by the episode in one task."""
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        """The tools it offers, in the order they are shown."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """The private copy of the universe as the episode has left it: what verifiers read."""
+        ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
+        """Run one tool.
+
+        What a tool raises comes back as an answer with `is_error`.
+
+        Raises:
+            EnvBrokenError: When the env itself is broken; the episode fails.
+        """
+        ...
