@@ -1,0 +1,103 @@
+"""How `agent-env train` trains on a bundle: the settings that a bundle ships in `recipes/<name>.yaml`.
+
+Plain values only; `agent_env.training.main_job` says what it does with them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["LocalModel", "RLSettings", "Recipe", "RewardShare", "SFTSettings"]
+
+Positive = Annotated[int, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0, lt=1)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class LocalModel(_Settings):
+    """The random model that the embedded engine trains, where no other model is named."""
+
+    hidden: Positive = 128
+    """Width of the residual stream."""
+    layers: Positive = 2
+    heads: Positive = 4
+    kv_heads: Positive = 2
+    intermediate: Positive = 384
+    """Width of a feed-forward layer."""
+    vocabulary: Positive = 1024
+    """Tokens that the tokenizer may learn, special tokens and single bytes included."""
+    pretokenizer: Literal["qwen", "phrases"] = "phrases"
+    """`qwen` splits as Qwen's tokenizer does; `phrases` splits only at words of the task, digits and line ends."""
+    training: Literal["lora", "full"] = "full"
+    """What the engine trains."""
+
+
+class SFTSettings(_Settings):
+    """The warm start on a player's runs."""
+
+    player: str
+    """Which of the bundle's players makes the examples."""
+    steps: Positive = 160
+    batch_size: Positive = 16
+    """Episodes a step."""
+    learning_rate: Rate = 2e-3
+    min_reward: float | None = None
+    """Runs that earned less make no example; all do where it is not given."""
+
+
+class RLSettings(_Settings):
+    """Reinforcement learning on the train split."""
+
+    steps: Positive = 20
+    groups_per_batch: Positive = 8
+    """Tasks a step."""
+    group_size: Annotated[int, Field(ge=2)] = 16
+    """Rollouts a task."""
+    learning_rate: Rate = 3e-4
+    loss: Literal["importance_sampling", "ppo", "cispo"] = "importance_sampling"
+    substeps: Positive = 1
+    """Optimizer steps a batch."""
+
+
+class RewardShare(_Settings):
+    """A column of the final table: the share of held-out episodes whose reward reaches a mark."""
+
+    name: str
+    above: float | None = None
+    """Counts rewards greater than this."""
+    at_least: float | None = None
+    """Counts rewards of this or more."""
+
+
+class Recipe(_Settings):
+    """One fixed configuration of the main job: warm start, reinforcement learning, held-out play."""
+
+    train_split: str
+    """The eval that names the training tasks."""
+    test_split: str
+    """The eval that names the held-out tasks."""
+    reward: str | None = None
+    """The scoring step, where the bundle does not say."""
+    renderer: str = "qwen3_disable_thinking"
+    """For the local model; another model gets the one that the cookbook recommends for it."""
+    lora_rank: Positive = 32
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    max_generation_tokens: Positive = 256
+    """Tokens that the model may write in one message."""
+    max_trajectory_tokens: Positive | None = None
+    """Tokens of a whole conversation."""
+    max_messages: Positive | None = None
+    """Messages that the model may write in one episode."""
+    max_concurrent_episodes: Positive = 256
+    model: LocalModel = LocalModel()
+    sft: SFTSettings | None = None
+    """Without it, reinforcement learning starts from the model as it is."""
+    rl: RLSettings = RLSettings()
+    shares: tuple[RewardShare, ...] = ()
+    references: tuple[str, ...] = ()
+    """Players of the bundle that are played on the held-out tasks too, to compare with."""
