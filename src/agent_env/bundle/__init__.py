@@ -1,1 +1,34 @@
-"""bundle"""
+"""A bundle: a folder of envs, universes, tasks, evals and verifiers, read into frozen values.
+
+Covers reading and checking. Not playing: `agent_env.episode` does that.
+"""
+
+from agent_env.bundle.bundle import AgentKind, AgentSpec, Bundle, EnvSpec, RewardSpec, UniverseKind, UniverseSpec
+from agent_env.bundle.code import PythonRef
+from agent_env.bundle.load import load_bundle
+from agent_env.bundle.schema import json_schemas
+from agent_env.bundle.task import DeployAgent, DeployEnv, GoldCall, GoldTurn, Prompt, RunPython, Step, Task, Verify
+from agent_env.bundle.text import TextSource
+
+__all__ = [
+    "AgentKind",
+    "AgentSpec",
+    "Bundle",
+    "DeployAgent",
+    "DeployEnv",
+    "EnvSpec",
+    "GoldCall",
+    "GoldTurn",
+    "Prompt",
+    "PythonRef",
+    "RewardSpec",
+    "RunPython",
+    "Step",
+    "Task",
+    "TextSource",
+    "UniverseKind",
+    "UniverseSpec",
+    "Verify",
+    "json_schemas",
+    "load_bundle",
+]

@@ -1,0 +1,319 @@
+"""From a folder to a `Bundle`: files read, shapes checked, references followed. Runs no code of the bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from agent_env.bundle._suggest import names_or_closest
+from agent_env.bundle.bundle import AgentKind, AgentSpec, Bundle, EnvSpec, RewardSpec
+from agent_env.bundle.document import Document, read_json_lines, read_yaml
+from agent_env.bundle.files import BundleFiles, MisfitError
+from agent_env.bundle.references import References
+from agent_env.bundle.schema import BundleFile, EvalFile, GoldTurnFile, LongTaskFile, ShortTaskFile
+from agent_env.bundle.shape_problems import shape
+from agent_env.bundle.steps import BuiltStep, Steps
+from agent_env.bundle.task import GoldCall, GoldTurn, Prompt, Task
+from agent_env.errors import BundleError, Problem, UsageError
+
+__all__ = ["BundleSource", "load_bundle", "read_bundle"]
+
+ALL = "all"
+"""The eval that every bundle has: every task."""
+
+_YAML = (".yaml", ".yml")
+
+
+@dataclass(slots=True)
+class BundleSource:
+    """What a folder holds: the bundle as far as it can be read, every problem, and where each thing is written."""
+
+    root: Path
+    problems: list[Problem] = field(default_factory=list[Problem])
+    bundle: Bundle | None = None
+    """None when bundle.yaml itself cannot be read."""
+    document: Document | None = None
+    """bundle.yaml."""
+    tasks: dict[str, tuple[Document, tuple[BuiltStep, ...]]] = field(
+        default_factory=dict[str, tuple[Document, tuple[BuiltStep, ...]]]
+    )
+    """Each task's document, and its steps with their places."""
+
+
+def load_bundle(path: Path | str) -> Bundle:
+    """Read the bundle in a folder. No code of the bundle runs.
+
+    Args:
+        path: The folder, or the `bundle.yaml` in it.
+
+    Raises:
+        UsageError: When there is no bundle at `path`.
+        BundleError: When it has problems: all that can be found without running its code.
+    """
+    source = read_bundle(path)
+    if source.problems or source.bundle is None:
+        raise BundleError(in_order(source.problems))
+    return source.bundle
+
+
+def in_order(problems: list[Problem]) -> list[Problem]:
+    """Return problems as they are shown: `bundle.yaml` first, then by file and line, each once."""
+    unique = dict.fromkeys(problems)
+    return sorted(unique, key=lambda problem: (problem.path != Path("bundle.yaml"), problem.path, problem.line))
+
+
+def read_bundle(path: Path | str) -> BundleSource:
+    """Read as much of a bundle as can be read.
+
+    Raises:
+        UsageError: When there is no bundle at `path`.
+    """
+    source = BundleSource(_root(Path(path)))
+    _Reader(source).read()
+    return source
+
+
+def _root(path: Path) -> Path:
+    folder = path.parent if path.name == "bundle.yaml" and not path.is_dir() else path
+    if not folder.exists():
+        raise UsageError(f"no bundle at {path}: there is no such folder")
+    if not folder.is_dir():
+        raise UsageError(f"no bundle at {path}: it is a file, name the folder that has bundle.yaml")
+    if (folder / "bundle.yaml").is_file():
+        return folder.resolve()
+    inside = sorted(child.parent for child in folder.glob("*/bundle.yaml"))
+    hint = "add one, or name the bundle's folder"
+    if (folder / "bundle.yml").exists():
+        hint = "rename bundle.yml to bundle.yaml"
+    elif inside:
+        hint = f"did you mean {inside[0]}?"
+    raise UsageError(f"no bundle at {path}: it has no bundle.yaml, {hint}")
+
+
+class _Reader:
+    def __init__(self, source: BundleSource) -> None:
+        self._source = source
+        self._problems = source.problems
+        self._files = BundleFiles(source.root)
+        self._references = References(self._files, source.problems)
+        self._broken: set[str] = set()
+
+    def read(self) -> None:
+        tasks = list(self._task_files())
+        evals = dict(self._eval_files())
+        document = read_yaml(self._source.root, Path("bundle.yaml"), self._problems)
+        self._source.document = document
+        header = None if document is None else shape(BundleFile, document, self._problems)
+        if document is None or header is None:
+            return
+        envs = self._envs(header, document)
+        agents = self._agents(header, document)
+        played = self._played(header, agents, document)
+        if played is None:
+            return
+        known: dict[str, Task] = {}
+        selected: dict[str, tuple[str, ...]] = {}
+        self._source.bundle = bundle = Bundle(
+            root=self._source.root,
+            name=header.name,
+            version=header.version,
+            description=header.description,
+            license=header.license,
+            envs=envs,
+            agents=agents,
+            played=played,
+            reward=_reward(header),
+            players={
+                name: ref
+                for name, written in header.players.items()
+                if (ref := self._references.python(written, document, ("players", name))) is not None
+            },
+            tasks=known,
+            evals=selected,
+        )
+        steps = Steps(
+            envs=list(header.envs),
+            agents=agents,
+            played=played,
+            defaults=(document, header.task_defaults),
+            references=self._references,
+            problems=self._problems,
+        )
+        for task_document, task in tasks:
+            built = self._task(bundle, task_document, task, steps)
+            if built is not None:
+                known[built.id] = built
+        if not tasks and not self._broken:
+            self._problems.append(document.problem((), "the bundle has no task", "add one under tasks/"))
+        selected.update(self._select(evals, known))
+
+    def _walk(self, folder: str) -> Iterator[Path]:
+        """Yield the files under a folder of the bundle, relative to it, in order; not the hidden ones."""
+        top = self._source.root / folder
+        for path in sorted(top.rglob("*")):
+            relative = path.relative_to(self._source.root)
+            if path.is_dir() or any(part.startswith(".") for part in relative.parts):
+                continue
+            try:
+                yield self._files.find(relative.as_posix())
+            except MisfitError as exc:
+                self._problems.append(Problem(path=relative, line=1, what=exc.what, fix=exc.fix))
+
+    def _task_files(self) -> Iterator[tuple[Document, ShortTaskFile | LongTaskFile]]:
+        for path in self._walk("tasks"):
+            if path.suffix in _YAML:
+                document = read_yaml(self._source.root, path, self._problems)
+                documents = [] if document is None else [document]
+                self._broken.update({path.as_posix()} if document is None else ())
+            elif path.suffix == ".jsonl":
+                documents = read_json_lines(self._source.root, path, self._problems)
+            else:
+                continue
+            for document in documents:
+                data: object = document.data
+                model = LongTaskFile if isinstance(data, dict) and "steps" in data else ShortTaskFile
+                task = shape(model, document, self._problems)
+                if task is not None:
+                    yield document, task
+                else:
+                    task_id: object = document.data.get("id") if isinstance(data, dict) else None
+                    self._broken.add(str(task_id))
+
+    def _eval_files(self) -> Iterator[tuple[str, tuple[Document, EvalFile]]]:
+        for path in self._walk("evals"):
+            if path.suffix not in _YAML:
+                continue
+            document = read_yaml(self._source.root, path, self._problems)
+            chosen = None if document is None else shape(EvalFile, document, self._problems)
+            if document is None or chosen is None:
+                continue
+            if path.stem == ALL:
+                what = f"the eval '{ALL}' is every task already"
+                self._problems.append(document.problem((), what, "give the file another name"))
+            yield path.stem, (document, chosen)
+
+    def _envs(self, header: BundleFile, document: Document) -> dict[str, EnvSpec]:
+        envs: dict[str, EnvSpec] = {}
+        for name, written in header.envs.items():
+            python = self._references.python(written.python, document, ("envs", name, "python"))
+            universe = self._references.universe(written.universe, document, ("envs", name, "universe"))
+            if python is not None:
+                envs[name] = EnvSpec(name=name, python=python, universe=universe)
+        return envs
+
+    def _agents(self, header: BundleFile, document: Document) -> dict[str, AgentSpec]:
+        agents: dict[str, AgentSpec] = {}
+        for name, written in header.agents.items():
+            loc = ("agents", name)
+            if written.kind != AgentKind.PLAYED:
+                what = f"agents of kind '{written.kind}' are not playable yet"
+                self._problems.append(document.problem((*loc, "kind"), what, "write kind: played"))
+                continue
+            names = written.envs
+            if names is None:
+                names = list(header.envs)
+                if len(names) > 1:
+                    what = f"agent '{name}' does not say which envs it works in"
+                    self._problems.append(document.problem(loc, what, f"add envs: [{', '.join(names)}]"))
+            for index, env in enumerate(names):
+                if env not in header.envs:
+                    problem = document.problem(
+                        (*loc, "envs", index), f"there is no env '{env}'", names_or_closest(env, header.envs)
+                    )
+                    self._problems.append(problem)
+                elif env in names[:index]:
+                    what = f"agent '{name}' has env '{env}' twice"
+                    self._problems.append(document.problem((*loc, "envs", index), what, "remove one of the two"))
+            prompt = written.system_prompt
+            system_prompt = None if prompt is None else self._references.text(prompt, document, (*loc, "system_prompt"))
+            agents[name] = AgentSpec(
+                name=name, kind=AgentKind.PLAYED, system_prompt=system_prompt, envs=tuple(dict.fromkeys(names))
+            )
+        return agents
+
+    def _played(self, header: BundleFile, agents: Mapping[str, AgentSpec], document: Document) -> str | None:
+        if header.played is not None:
+            if header.played in agents:
+                return header.played
+            what = f"there is no played agent '{header.played}'"
+            self._problems.append(document.problem(("played",), what, names_or_closest(header.played, agents)))
+            return None
+        if len(agents) == 1:
+            return next(iter(agents))
+        if agents:
+            what = f"{len(agents)} agents are played"
+            fix = f"add played: with one of {', '.join(agents)}"
+            self._problems.append(document.problem(("agents",), what, fix))
+        return None
+
+    def _task(
+        self, bundle: Bundle, document: Document, written: ShortTaskFile | LongTaskFile, steps: Steps
+    ) -> Task | None:
+        before = self._source.tasks.get(written.id)
+        if before is not None:
+            first = before[0]
+            what = f"the id '{written.id}' is taken by {first.path}:{first.line(('id',))}"
+            self._problems.append(document.problem(("id",), what, "give each task an id of its own"))
+            return None
+        built = steps.short(written, document) if isinstance(written, ShortTaskFile) else steps.long(written, document)
+        self._source.tasks[written.id] = (document, built)
+        prompts = sum(isinstance(item.step, Prompt) and item.step.agent == bundle.played for item in built)
+        if written.gold is not None and prompts and len(written.gold) != prompts:
+            what = f"gold has {len(written.gold)} turns, the task has {prompts}"
+            self._problems.append(document.problem(("gold",), what, "write one item for each prompt"))
+        return Task(
+            bundle=bundle,
+            id=written.id,
+            tags=tuple(written.tags),
+            params=written.params,
+            steps=tuple(item.step for item in built),
+            gold=_gold(written.gold),
+            path=document.path,
+            line=document.line(("id",)),
+        )
+
+    def _select(
+        self, evals: Mapping[str, tuple[Document, EvalFile]], tasks: Mapping[str, Task]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        yield ALL, tuple(tasks)
+        tags = {tag for task in tasks.values() for tag in task.tags}
+        for name, (document, chosen) in evals.items():
+            ids: set[str] = set()
+            for index, pattern in enumerate(chosen.tasks):
+                if pattern in tasks:
+                    ids.add(pattern)
+                    continue
+                found = [task_id for task_id in tasks if fnmatchcase(task_id, pattern)]
+                ids.update(found)
+                if not found and pattern not in self._broken:
+                    what = f"eval '{name}' names task '{pattern}', which is not there"
+                    problem = document.problem(("tasks", index), what, names_or_closest(pattern, tasks))
+                    self._problems.append(problem)
+            for index, tag in enumerate(chosen.tags):
+                if tag not in tags:
+                    what = f"eval '{name}' names tag '{tag}', which no task has"
+                    problem = document.problem(("tags", index), what, names_or_closest(tag, sorted(tags)))
+                    self._problems.append(problem)
+            wanted = set(chosen.tags)
+            yield name, tuple(task.id for task in tasks.values() if task.id in ids or not wanted.isdisjoint(task.tags))
+
+
+def _reward(header: BundleFile) -> RewardSpec | None:
+    if header.reward is None:
+        return None
+    if isinstance(header.reward, str):
+        return RewardSpec(weights={header.reward: 1.0})
+    return RewardSpec(weights=dict(header.reward))
+
+
+def _gold(written: list[GoldTurnFile] | None) -> tuple[GoldTurn, ...] | None:
+    if written is None:
+        return None
+    return tuple(
+        GoldTurn(
+            calls=tuple(GoldCall(tool=call.tool, arguments=call.arguments) for call in turn.calls), reply=turn.reply
+        )
+        for turn in written
+    )

@@ -1,0 +1,94 @@
+"""What the values of a bundle file refer to: texts, Python names, universes."""
+
+from __future__ import annotations
+
+import re
+
+from agent_env.bundle.bundle import UniverseKind, UniverseSpec
+from agent_env.bundle.code import PythonRef, parse_python
+from agent_env.bundle.document import Document, Loc, read_text
+from agent_env.bundle.files import BundleFiles, MisfitError
+from agent_env.bundle.schema import TextFile
+from agent_env.bundle.text import TextSource
+from agent_env.errors import Problem
+
+__all__ = ["References"]
+
+_FILE_NAME = re.compile(r"\S+\.(?:md|j2|txt)")
+_UNIVERSES = {
+    ".json": UniverseKind.JSON,
+    ".sqlite": UniverseKind.SQLITE,
+    ".sqlite3": UniverseKind.SQLITE,
+    ".db": UniverseKind.SQLITE,
+}
+
+
+class References:
+    """Follows references, each file read once, and adds a problem for each that leads nowhere."""
+
+    def __init__(self, files: BundleFiles, problems: list[Problem]) -> None:
+        self._files = files
+        self._problems = problems
+        self._texts: dict[tuple[str, str | None, tuple[object, int]], TextSource] = {}
+        self._refs: dict[tuple[str, str | None, tuple[object, int]], PythonRef] = {}
+
+    def text(self, written: str | TextFile, document: Document, loc: Loc) -> TextSource | None:
+        """Return the text that a text field stands for."""
+        if isinstance(written, str):
+            template = written if _FILE_NAME.fullmatch(written) else None
+            inline = None if template else written
+        else:
+            template, inline = written.template, written.text
+        where = (document.path, document.line(loc))
+        key = (inline or "", template, where)
+        known = self._texts.get(key)
+        if known is not None:
+            return known
+        if template is None:
+            text, path = inline or "", None
+        else:
+            try:
+                path = self._files.find(template)
+            except MisfitError as exc:
+                fix = (
+                    f"{exc.fix}; write {{text: ...}} if it is the text itself" if isinstance(written, str) else exc.fix
+                )
+                self._problems.append(document.problem(loc, exc.what, fix))
+                return None
+            text = read_text(self._files.root, path, self._problems)
+            if text is None:
+                return None
+        if not text.strip():
+            self._problems.append(
+                document.problem(loc, f"the text{f' in {path}' if path else ''} is empty", "write it")
+            )
+        return self._texts.setdefault(key, TextSource(text, self._files.root, path, where))
+
+    def python(self, written: str, document: Document, loc: Loc, *, default: str | None = None) -> PythonRef | None:
+        """Return the Python name that a reference stands for; the file is there, and is not imported."""
+        where = (document.path, document.line(loc))
+        key = (written, default, where)
+        known = self._refs.get(key)
+        if known is not None:
+            return known
+        try:
+            return self._refs.setdefault(key, parse_python(self._files, written, where, default=default))
+        except MisfitError as exc:
+            self._problems.append(document.problem(loc, exc.what, exc.fix))
+            return None
+
+    def universe(self, written: str | None, document: Document, loc: Loc) -> UniverseSpec | None:
+        """Return the universe at a path."""
+        if written is None:
+            return None
+        try:
+            path = self._files.root / self._files.find(written, directory_too=True)
+        except MisfitError as exc:
+            self._problems.append(document.problem(loc, exc.what, exc.fix))
+            return None
+        kind = UniverseKind.DIRECTORY if path.is_dir() else _UNIVERSES.get(path.suffix.lower())
+        if kind is None:
+            what = f"'{written}' is no universe"
+            self._problems.append(document.problem(loc, what, "name a .json, .sqlite or .db file, or a directory"))
+            return None
+        return UniverseSpec(path=path, kind=kind)
