@@ -1,0 +1,110 @@
+"""Text and bytes of a record: any value an episode hands over becomes JSON, events become compressed chunks.
+
+An episode is not stopped by what a model or a tool wrote: what JSON has no word for is written in the nearest way.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import zstandard
+
+from agent_env.errors import RunIndexError
+
+__all__ = ["CHUNK_BYTES", "CHUNK_EVENTS", "chunks_of", "column_text", "decode", "encode", "pack", "unpack"]
+
+CHUNK_BYTES = 256 * 1024
+"""A chunk is closed when its events reach this size, so that a page of a long run is a few chunks."""
+CHUNK_EVENTS = 64
+"""A chunk has at most this many events."""
+
+_DEPTH = 100
+
+
+def encode(value: object) -> bytes:
+    """Write `value` as one line of JSON in ASCII.
+
+    ASCII keeps lone surrogates and control characters apart from the bytes they would break. NaN and the infinities
+    become the strings "NaN", "Infinity" and "-Infinity"; an object that JSON does not know becomes its `repr`.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(_plain(value, 0), allow_nan=False, separators=(",", ":"))
+    return text.encode("ascii")
+
+
+def decode(body: bytes | str) -> Any:
+    """Read what `encode` wrote.
+
+    Raises:
+        RunIndexError: When it is something else.
+    """
+    try:
+        return json.loads(body)
+    except ValueError as exc:
+        raise RunIndexError(f"a record in the run index is damaged: {exc}") from exc
+
+
+def column_text(text: str, limit: int | None = None) -> str:
+    """Make `text` fit a column: lone surrogates escaped, at most `limit` characters."""
+    if limit is not None and len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def chunks_of(lines: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+    """Split encoded events into chunks."""
+    chunk: list[bytes] = []
+    size = 0
+    for line in lines:
+        if chunk and (len(chunk) >= CHUNK_EVENTS or size + len(line) > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(line)
+        size += len(line)
+    if chunk:
+        yield chunk
+
+
+def pack(body: bytes) -> bytes:
+    """Compress."""
+    return zstandard.ZstdCompressor(level=3).compress(body)
+
+
+def unpack(body: bytes) -> bytes:
+    """Decompress what `pack` made.
+
+    Raises:
+        RunIndexError: When it is something else.
+    """
+    try:
+        return zstandard.ZstdDecompressor().decompress(body)
+    except zstandard.ZstdError as exc:
+        raise RunIndexError(f"a record in the run index is damaged: {exc}") from exc
+
+
+def _plain(value: object, depth: int) -> object:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if depth < _DEPTH:
+        if isinstance(value, Mapping):
+            items = cast("Mapping[object, object]", value).items()
+            return {key if isinstance(key, str) else str(key): _plain(item, depth + 1) for key, item in items}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_plain(item, depth + 1) for item in cast("Iterable[object]", value)]
+    return _repr(value)
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)[:10_000]
+    except Exception:  # noqa: BLE001 -- a broken __repr__ in a bundle's object must not stop its episode
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,310 @@
+"""Reading the run index: connections lent out a question at a time, and the questions that `RunIndex` answers."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agent_env.errors import RunIndexError, UsageError
+from agent_env.runs._batch import dead_writers
+from agent_env.runs._codec import decode, unpack
+from agent_env.runs._schema import connect_reader, saying
+from agent_env.runs.record import (
+    GroupSummary,
+    RunEvent,
+    RunFailure,
+    RunPage,
+    RunRecord,
+    RunState,
+    RunSummary,
+    place_of,
+)
+
+__all__ = ["Reader", "read_groups", "read_page", "read_record", "read_summary", "summary_of"]
+
+_LIMIT_S = 10.0
+_PAGE_BYTES = 4 << 20
+
+_RUN = """
+SELECT r.key, r.run_id, g.name AS group_name, r.task_id, r.rollout, r.attempt, r.labels, r.bundle_name, r.bundle_version,
+    CASE WHEN r.state = 'running' AND r.writer_key IN (SELECT value FROM json_each(:dead)) THEN 'interrupted'
+        ELSE r.state END AS state,
+    r.cut, r.failure_kind, r.failure_step, r.failure_message, r.scores, r.reward,
+    r.events, r.messages, r.calls, r.call_errors, r.turns, r.opened_at_s, r.ended_at_s, r.last_at_s
+FROM runs r JOIN groups g ON g.key = r.group_key
+"""
+
+
+class Reader:
+    """Read-only connections to one index. Each question sees one moment of it, and holds up no writer."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._free: list[tuple[sqlite3.Connection, tuple[int, int]]] = []
+        self._is_closed = False
+
+    @contextmanager
+    def asking(self, *, limit_s: float = _LIMIT_S) -> Generator[sqlite3.Connection]:
+        """Lend a connection for one question of any number of statements.
+
+        Raises:
+            RunIndexError: When the index cannot be read, or the answer takes longer than `limit_s`.
+        """
+        conn, inode = self._take()
+        until = time.monotonic() + limit_s
+        try:
+            with saying(self._file):
+                conn.set_progress_handler(lambda: time.monotonic() > until, 20_000)
+                conn.execute("BEGIN")
+                yield conn
+        except BaseException:
+            conn.close()
+            raise
+        conn.execute("ROLLBACK")
+        with self._lock:
+            if not self._is_closed:
+                self._free.append((conn, inode))
+                return
+        conn.close()
+
+    def close(self) -> None:
+        """Close the connections that are not lent out; the others when they come back."""
+        with self._lock:
+            self._is_closed = True
+            free, self._free = self._free, []
+        for conn, _ in free:
+            conn.close()
+
+    def _take(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        with self._lock:
+            if self._is_closed:
+                raise RunIndexError(f"{self._file.parent}: the run index is closed")
+            free, self._free = self._free, []
+        try:
+            stat = self._file.stat()
+        except OSError:
+            inode = (0, 0)
+        else:
+            inode = (stat.st_dev, stat.st_ino)
+        # A folder that was removed and made anew has the same name and another file.
+        fresh = [pair for pair in free if pair[1] == inode]
+        for conn, was in free:
+            if was != inode:
+                conn.close()
+        taken = fresh.pop() if fresh else None
+        with self._lock:
+            self._free += fresh
+        return taken if taken is not None else (_rows_by_name(connect_reader(self._file)), inode)
+
+
+def read_groups(conn: sqlite3.Connection, *, prefix: str = "", exact: bool = False) -> list[GroupSummary]:
+    """Count every group whose name starts with `prefix`, or the one with that name."""
+    where = "name = :prefix" if exact else "(:prefix = '' OR name >= :prefix AND name < :end)"
+    bounds = {"prefix": prefix, "end": prefix + "\U0010ffff"}
+    rows = conn.execute(f"SELECT * FROM groups WHERE {where} ORDER BY name", bounds).fetchall()
+    tallies: dict[int, dict[str, dict[str, int]]] = {}
+    for key, what, kind, n in conn.execute(
+        f"SELECT group_key, what, kind, n FROM tallies WHERE n > 0 AND group_key IN (SELECT key FROM groups WHERE {where})",
+        bounds,
+    ):
+        tallies.setdefault(key, {}).setdefault(what, {})[kind] = n
+    lost: dict[int, int] = dict(
+        conn.execute(
+            "SELECT group_key, count(*) FROM runs WHERE state = 'running'"
+            " AND writer_key IN (SELECT value FROM json_each(?)) GROUP BY group_key",
+            (dead_json(conn),),
+        ).fetchall()
+    )
+    return [_group(row, tallies.get(row["key"], {}), lost.get(row["key"], 0)) for row in rows]
+
+
+def read_page(
+    conn: sqlite3.Connection,
+    group: str,
+    *,
+    state: RunState | None = None,
+    task_id: str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> RunPage:
+    """List some runs of a group, by task, attempt and rollout."""
+    where = ["g.name = :group"]
+    dead = dead_json(conn)
+    values: dict[str, Any] = {"group": group, "dead": dead, "limit": limit + 1}
+    if state is RunState.RUNNING:
+        where.append("r.state = 'running' AND r.writer_key NOT IN (SELECT value FROM json_each(:dead))")
+    elif state is RunState.INTERRUPTED and dead != "[]":
+        where.append(
+            "(r.state = 'interrupted' OR r.state = 'running' AND r.writer_key IN (SELECT value FROM json_each(:dead)))"
+        )
+    elif state is not None:
+        where.append("r.state = :state")
+        values["state"] = state
+    if task_id is not None:
+        where.append("r.task_id = :task")
+        values["task"] = task_id
+    if after is not None:
+        last = conn.execute("SELECT task_id, attempt, rollout FROM runs WHERE run_id = ?", (after,)).fetchone()
+        if last is None:
+            raise UsageError(f"no run {after!r} to go on from: start at the first page again")
+        where.append("(r.task_id, r.attempt, r.rollout) > (:last_task, :last_attempt, :last_rollout)")
+        values |= {"last_task": last[0], "last_attempt": last[1], "last_rollout": last[2]}
+    rows = conn.execute(
+        f"{_RUN} WHERE {' AND '.join(where)} ORDER BY r.task_id, r.attempt, r.rollout LIMIT :limit", values
+    ).fetchall()
+    runs = tuple(summary_of(row) for row in rows[:limit])
+    return RunPage(runs=runs, next_page=runs[-1].run_id if len(rows) > limit else None)
+
+
+def read_summary(conn: sqlite3.Connection, run_id: str) -> RunSummary:
+    """One run's summary, by its id or the start of it.
+
+    Raises:
+        UsageError: When no run, or more than one, has such an id.
+    """
+    return summary_of(_run_row(conn, run_id))
+
+
+def read_record(conn: sqlite3.Connection, run_id: str, *, first: int = 0, limit: int = 200) -> RunRecord:
+    """One run, by its id or the start of it, and its events from the place `first` on.
+
+    Raises:
+        UsageError: When no run, or more than one, has such an id.
+    """
+    row = _run_row(conn, run_id)
+    head_row = conn.execute("SELECT body FROM heads WHERE run_key = ?", (row["key"],)).fetchone()
+    head: Mapping[str, Any] = {} if head_row is None else decode(unpack(head_row[0]))
+    events: list[RunEvent] = []
+    size = 0
+    chunks = conn.execute(
+        "SELECT first_seq, raw_bytes, body FROM chunks WHERE run_key = ? AND first_seq >= coalesce("
+        "(SELECT max(first_seq) FROM chunks WHERE run_key = ? AND first_seq <= ?), 0) ORDER BY first_seq",
+        (row["key"], row["key"], first),
+    )
+    for first_seq, raw_bytes, body in chunks:
+        if len(events) >= limit or (events and size + raw_bytes > _PAGE_BYTES):
+            break
+        size += raw_bytes
+        lines = unpack(body).split(b"\n")
+        events += [_event(seq, line) for seq, line in enumerate(lines, first_seq) if seq >= first]
+    events = events[:limit]
+    last = events[-1].seq + 1 if events else first
+    return RunRecord(
+        run=summary_of(row),
+        params=head.get("params", {}),
+        tags=tuple(head.get("tags", ())),
+        events=tuple(events),
+        next_event=last if last < row["events"] and events else None,
+    )
+
+
+def dead_json(conn: sqlite3.Connection) -> str:
+    """The writers that died, as JSON for `json_each`."""
+    return json.dumps(dead_writers(conn))
+
+
+def summary_of(row: sqlite3.Row) -> RunSummary:
+    """A row of `_RUN` as a value."""
+    kind = row["failure_kind"]
+    failure = (
+        None
+        if kind is None
+        else RunFailure(kind=kind, step=row["failure_step"] or "", message=row["failure_message"] or "")
+    )
+    return RunSummary(
+        run_id=row["run_id"],
+        group=row["group_name"],
+        task_id=row["task_id"],
+        rollout=row["rollout"],
+        attempt=row["attempt"],
+        labels=decode(row["labels"]),
+        bundle_name=row["bundle_name"],
+        bundle_version=row["bundle_version"],
+        state=RunState(row["state"]),
+        cut=row["cut"],
+        failure=failure,
+        scores=decode(row["scores"]),
+        reward=row["reward"],
+        events=row["events"],
+        messages=row["messages"],
+        calls=row["calls"],
+        call_errors=row["call_errors"],
+        turns=row["turns"],
+        opened_at_s=row["opened_at_s"],
+        ended_at_s=row["last_at_s"] if row["state"] == "interrupted" else row["ended_at_s"],
+        last_at_s=row["last_at_s"],
+    )
+
+
+def _run_row(conn: sqlite3.Connection, run_id: str) -> sqlite3.Row:
+    if not run_id:
+        raise UsageError("a run's id, or the start of it, is needed")
+    rows = conn.execute(
+        f"{_RUN} WHERE r.run_id >= :id AND r.run_id < :end ORDER BY r.run_id LIMIT 6",
+        {"id": run_id, "end": run_id + "\U0010ffff", "dead": dead_json(conn)},
+    ).fetchall()
+    if not rows:
+        raise UsageError(f"no run {run_id!r}: `agent-env runs` lists the groups, the explorer lists every run")
+    if len(rows) > 1 and rows[0]["run_id"] != run_id:
+        some = ", ".join(row["run_id"] for row in rows[:5])
+        raise UsageError(
+            f"several runs start with {run_id!r} ({some}{', …' if len(rows) > 5 else ''}): write more of it"
+        )
+    return rows[0]
+
+
+def _event(seq: int, line: bytes) -> RunEvent:
+    fields = decode(line)
+    return RunEvent(
+        seq=seq,
+        kind=fields["kind"],
+        at_s=fields["at_s"],
+        step=fields["step"],
+        turn=fields["turn"],
+        data=fields["data"],
+    )
+
+
+def _group(row: sqlite3.Row, tallies: Mapping[str, Mapping[str, int]], lost: int) -> GroupSummary:
+    found = tallies.get("state", {})
+    states = {state: found.get(state, 0) for state in RunState}
+    states[RunState.RUNNING] -= lost
+    states[RunState.INTERRUPTED] += lost
+    mean, se = moments(row["scored"], row["shift"], row["total"], row["squares"])
+    return GroupSummary(
+        name=row["name"],
+        place=place_of(row["name"]),
+        runs=sum(states.values()),
+        states=states,
+        scored=row["scored"],
+        reward_mean=mean,
+        reward_se=se,
+        failures=dict(tallies.get("failure", {})),
+        cuts=dict(tallies.get("cut", {})),
+        first_at_s=row["first_at_s"],
+        last_at_s=row["last_at_s"],
+    )
+
+
+def moments(n: int, shift: float | None, total: float, squares: float) -> tuple[float | None, float | None]:
+    """The mean and its standard error, from sums of `reward - shift` and of its square."""
+    if n == 0 or shift is None:
+        return None, None
+    mean = shift + total / n
+    if n == 1:
+        return mean, None
+    variance = max(0.0, (squares - total * total / n) / (n - 1))
+    return mean, math.sqrt(variance / n)
+
+
+def _rows_by_name(conn: sqlite3.Connection) -> sqlite3.Connection:
+    conn.row_factory = sqlite3.Row
+    return conn

@@ -1,0 +1,287 @@
+"""The run index's file: its tables, its versions, and how a connection to it is opened.
+
+One SQLite file in WAL mode per runs folder. `migrations` says which versions were applied; a file of a newer version is
+refused, an older one is brought up to date by the first that opens it for writing.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from agent_env._version import __version__
+from agent_env.errors import RunIndexError
+
+__all__ = ["FILE_NAME", "SCHEMA_VERSION", "busy_retried", "connect_reader", "connect_writer", "immediate", "saying"]
+
+FILE_NAME = "index.sqlite3"
+"""The index, in a runs folder."""
+
+_APPLICATION_ID = 0x41674576
+_BUSY_S = 5.0
+_PATIENCE_S = 60.0
+
+_COUNTERS = """
+    INSERT INTO tallies SELECT {row}.group_key, 'state', {row}.state, {one} WHERE true
+        ON CONFLICT DO UPDATE SET n = n + {one};
+    INSERT INTO tallies SELECT {row}.group_key, 'cut', {row}.cut, {one} WHERE {row}.cut IS NOT NULL
+        ON CONFLICT DO UPDATE SET n = n + {one};
+    INSERT INTO tallies SELECT {row}.group_key, 'failure', {row}.failure_kind, {one} WHERE {row}.failure_kind IS NOT NULL
+        ON CONFLICT DO UPDATE SET n = n + {one};
+    UPDATE groups SET
+        scored = scored + {one},
+        shift = coalesce(shift, {row}.reward),
+        total = total + {one} * ({row}.reward - coalesce(shift, {row}.reward)),
+        squares = squares + {one} * ({row}.reward - coalesce(shift, {row}.reward))
+            * ({row}.reward - coalesce(shift, {row}.reward))
+        WHERE key = {row}.group_key AND {row}.reward IS NOT NULL AND {row}.state = 'completed';
+"""
+_ADD = _COUNTERS.format(row="NEW", one="1")
+_TAKE = _COUNTERS.format(row="OLD", one="-1")
+
+_VERSION_1 = f"""
+CREATE TABLE writers (
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
+    pid INTEGER NOT NULL, started TEXT NOT NULL, boot TEXT NOT NULL, pid_space TEXT NOT NULL,
+    opened_at_s REAL NOT NULL, last_write_at_s REAL NOT NULL, closed_at_s REAL
+) STRICT;
+CREATE INDEX writers_open ON writers (key) WHERE closed_at_s IS NULL;
+
+-- Counts and moments are kept by triggers, so that a page over a million runs reads a row per group.
+-- The moments are of reward - shift, where shift is the group's first reward: near it, squares do not cancel.
+CREATE TABLE groups (
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    training TEXT, split TEXT, step INTEGER,
+    first_at_s REAL NOT NULL, last_at_s REAL NOT NULL,
+    scored INTEGER NOT NULL DEFAULT 0, shift REAL,
+    total REAL NOT NULL DEFAULT 0, squares REAL NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX groups_by_place ON groups (training, split, step);
+
+CREATE TABLE tallies (
+    group_key INTEGER NOT NULL, what TEXT NOT NULL, kind TEXT NOT NULL, n INTEGER NOT NULL,
+    PRIMARY KEY (group_key, what, kind)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE runs (
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id TEXT NOT NULL UNIQUE,
+    record_version INTEGER NOT NULL,
+    group_key INTEGER NOT NULL REFERENCES groups (key),
+    writer_key INTEGER NOT NULL REFERENCES writers (key),
+    task_id TEXT NOT NULL, attempt INTEGER NOT NULL, rollout INTEGER NOT NULL,
+    state TEXT NOT NULL, cut TEXT, reward REAL,
+    failure_kind TEXT, failure_step TEXT, failure_message TEXT,
+    scores TEXT NOT NULL, labels TEXT NOT NULL,
+    bundle_name TEXT NOT NULL, bundle_version TEXT NOT NULL,
+    events INTEGER NOT NULL, messages INTEGER NOT NULL, calls INTEGER NOT NULL, call_errors INTEGER NOT NULL,
+    turns INTEGER NOT NULL,
+    opened_at_s REAL NOT NULL, ended_at_s REAL, last_at_s REAL NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX runs_by_task ON runs (group_key, task_id, attempt, rollout);
+CREATE INDEX runs_by_state ON runs (group_key, state, task_id, attempt, rollout);
+CREATE INDEX runs_running ON runs (writer_key, group_key) WHERE state = 'running';
+
+-- What a list does not show: params and tags, as compressed JSON.
+CREATE TABLE heads (run_key INTEGER PRIMARY KEY, codec INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
+
+-- A run's events in order: some lines of JSON, compressed. codec 1 is zstd.
+CREATE TABLE chunks (
+    key INTEGER PRIMARY KEY,
+    run_key INTEGER NOT NULL, first_seq INTEGER NOT NULL, count INTEGER NOT NULL,
+    raw_bytes INTEGER NOT NULL, codec INTEGER NOT NULL, body BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX chunks_by_run ON chunks (run_key, first_seq);
+
+CREATE TRIGGER runs_inserted AFTER INSERT ON runs BEGIN {_ADD} END;
+CREATE TRIGGER runs_deleted AFTER DELETE ON runs BEGIN
+    {_TAKE}
+    DELETE FROM heads WHERE run_key = OLD.key;
+    DELETE FROM chunks WHERE run_key = OLD.key;
+END;
+CREATE TRIGGER runs_updated AFTER UPDATE OF state, cut, reward, failure_kind ON runs
+WHEN OLD.state IS NOT NEW.state OR OLD.cut IS NOT NEW.cut OR OLD.reward IS NOT NEW.reward
+    OR OLD.failure_kind IS NOT NEW.failure_kind
+BEGIN {_TAKE} {_ADD} END;
+"""
+
+_MIGRATIONS = {1: _VERSION_1}
+"""By the version that each leads to. Once released, an entry never changes."""
+
+SCHEMA_VERSION = max(_MIGRATIONS)
+"""The version that this AgentEnv writes."""
+
+T = TypeVar("T")
+
+
+def connect_writer(file: Path) -> sqlite3.Connection:
+    """Open the index for writing; make or migrate it when needed.
+
+    Raises:
+        RunIndexError: When the file is no run index, is damaged, is of a newer version, or cannot be written.
+    """
+    with saying(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        conn = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            _check(conn, file, may_be_empty=True)
+            busy_retried(lambda: conn.execute("PRAGMA journal_mode=WAL").fetchone())
+            # In WAL mode, NORMAL never damages the file: a killed process loses nothing that it committed.
+            conn.execute("PRAGMA synchronous=NORMAL")
+            conn.execute(f"PRAGMA journal_size_limit={64 << 20}")
+            busy_retried(lambda: _migrate(conn, file))
+        except BaseException:
+            conn.close()
+            raise
+        return conn
+
+
+def connect_reader(file: Path) -> sqlite3.Connection:
+    """Open the index for reading only; never writes, and never waits for a writer.
+
+    Raises:
+        RunIndexError: When there is no index, or it cannot be read.
+    """
+    if not file.is_file():
+        raise RunIndexError(f"{file.parent}: no run index here: name a folder that runs were recorded in")
+    with saying(file):
+        location = file.resolve().as_uri()
+        try:
+            return _checked_reader(f"{location}?mode=ro", file)
+        except sqlite3.OperationalError:
+            # Reading a WAL file needs its -shm neighbour, which a folder nobody may write cannot get. With no writer
+            # there is nothing in the WAL either, and the file can be read as it is.
+            wal = file.with_name(f"{file.name}-wal")
+            if wal.exists() and wal.stat().st_size:
+                raise
+            return _checked_reader(f"{location}?immutable=1", file)
+
+
+@contextmanager
+def saying(file: Path) -> Generator[None]:
+    """Turn what SQLite and the disk raise into one clear line.
+
+    Raises:
+        RunIndexError: For each of them.
+    """
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise RunIndexError(f"{file}: {_explained(exc)}") from exc
+    except OSError as exc:
+        raise RunIndexError(f"{file}: {exc.strerror or exc}: choose a folder that can be read and written") from exc
+
+
+@contextmanager
+def immediate(conn: sqlite3.Connection) -> Generator[None]:
+    """One write transaction: all of it or, when the block raises, nothing."""
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        conn.execute("COMMIT")
+    except BaseException:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+        raise
+
+
+def busy_retried(write: Callable[[], T]) -> T:
+    """Run `write` again while other processes hold the lock for longer than SQLite itself waits.
+
+    Raises:
+        sqlite3.OperationalError: When it is still locked after a minute, or for another reason at once.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return write()
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+                raise
+            if time.monotonic() > until:
+                raise
+        time.sleep(random.uniform(0.001, 0.02))
+
+
+def _checked_reader(uri: str, file: Path) -> sqlite3.Connection:
+    conn = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        _check(conn, file, may_be_empty=False)
+        conn.execute("PRAGMA query_only=1")
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def _check(conn: sqlite3.Connection, file: Path, *, may_be_empty: bool) -> None:
+    application_id = int(conn.execute("PRAGMA application_id").fetchone()[0])
+    version = int(conn.execute("PRAGMA user_version").fetchone()[0])
+    if application_id != _APPLICATION_ID:
+        if application_id or version or conn.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            raise RunIndexError(f"{file}: an SQLite file, but no run index: choose another folder for runs")
+        if not may_be_empty:
+            raise RunIndexError(f"{file}: an empty file, and no run index: it holds no runs")
+    if version > SCHEMA_VERSION:
+        raise RunIndexError(
+            f"{file}: written by a newer AgentEnv (schema {version}, this one knows {SCHEMA_VERSION}): upgrade agent-env"
+        )
+    if not may_be_empty and version < SCHEMA_VERSION:
+        raise RunIndexError(
+            f"{file}: written by an older AgentEnv (schema {version}): open it once for writing to bring it up to date"
+        )
+
+
+def _migrate(conn: sqlite3.Connection, file: Path) -> None:
+    if int(conn.execute("PRAGMA user_version").fetchone()[0]) == SCHEMA_VERSION:
+        return
+    with immediate(conn):
+        _check(conn, file, may_be_empty=True)
+        version = int(conn.execute("PRAGMA user_version").fetchone()[0])
+        conn.execute(
+            "CREATE TABLE IF NOT EXISTS migrations"
+            " (version INTEGER PRIMARY KEY, applied_at_s REAL NOT NULL, agent_env TEXT NOT NULL) STRICT"
+        )
+        for target in range(version + 1, SCHEMA_VERSION + 1):
+            for statement in _statements(_MIGRATIONS[target]):
+                conn.execute(statement)
+            conn.execute("INSERT INTO migrations VALUES (?, ?, ?)", (target, time.time(), __version__))
+        conn.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+        conn.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+
+def _statements(script: str) -> Generator[str]:
+    # `executescript` would commit the transaction that makes a migration all or nothing.
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _explained(exc: sqlite3.Error) -> str:
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+    match code:
+        case sqlite3.SQLITE_FULL:
+            return "the disk is full: free some space; what is not written yet is kept in memory and tried again"
+        case sqlite3.SQLITE_NOTADB:
+            return "not an SQLite file, so no run index: choose another folder for runs"
+        case sqlite3.SQLITE_CORRUPT:
+            return f"the run index is damaged ({exc}): move it away, or copy what is readable with `sqlite3 .recover`"
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return f"the folder cannot be written ({exc}): choose another, or open it read-only"
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return f"another process has held the run index locked for {_PATIENCE_S:.0f} s"
+        case sqlite3.SQLITE_INTERRUPT:
+            return "the question took too long to answer: ask for less"
+        case sqlite3.SQLITE_IOERR:
+            return f"the disk failed ({exc}); what is not written yet is kept in memory and tried again"
+        case _:
+            return f"the run index cannot be used ({exc})"

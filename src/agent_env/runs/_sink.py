@@ -1,0 +1,126 @@
+"""What an episode writes its run to."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent_env.errors import RewardError, RunIndexError
+from agent_env.outcome import EpisodeResult
+from agent_env.runs._codec import encode
+from agent_env.runs._log import Ended, Opened, RunLog
+from agent_env.runs._writer import Writer
+from agent_env.runs.record import EventLike, HeaderLike
+
+__all__ = ["RunSink", "new_sink"]
+
+
+class RunSink:
+    """Records one episode. Has the shape of `agent_env.episode.EpisodeSink`; made by `RunIndex.run`.
+
+    No method waits for the disk. Each may raise RunIndexError when the index is closed or the disk does not take what was
+    written before.
+    """
+
+    def __init__(self, writer: Writer, log: RunLog) -> None:
+        self._writer = writer
+        self._log = log
+        self._is_opened = False
+
+    @property
+    def run_id(self) -> str:
+        """The run's id; a part of it that is unique is enough for `agent-env show`."""
+        return self._log.run_id
+
+    @property
+    def group(self) -> str:
+        """The name that the run is filed under."""
+        return self._log.group
+
+    def opened(self, header: HeaderLike) -> None:
+        """Start the run.
+
+        Raises:
+            RunIndexError: When it was started before, or the index cannot record.
+        """
+        if self._is_opened:
+            raise RunIndexError(f"run {self.run_id} was opened twice: each episode needs a sink of its own")
+        now = time.time()
+        start = Opened.of(header, now)
+
+        def change(log: RunLog) -> int:
+            log.opened, log.last_at_s = start, now
+            return len(start.head)
+
+        self._is_opened = True
+        self._writer.note(self._log, change)
+
+    def event(self, event: EventLike) -> None:
+        """Record one thing that happened. What it holds is copied now.
+
+        Raises:
+            RunIndexError: When the run was not started, or the index cannot record.
+        """
+        line = encode(
+            {
+                "kind": str(event.kind),
+                "at_s": event.at_s,
+                "step": event.step,
+                "turn": event.turn,
+                "data": dict(event.data),
+            }
+        )
+
+        def change(log: RunLog) -> int:
+            log.lines.append(line)
+            log.counts = log.counts.with_event(event)
+            log.last_at_s = max(log.last_at_s, time.time())
+            return len(line)
+
+        self._note(change)
+
+    def ended(self, result: EpisodeResult) -> None:
+        """Record how the episode ended.
+
+        Raises:
+            RunIndexError: When the run was not started, or the index cannot record.
+        """
+        now = time.time()
+        end = Ended.of(result, now)
+
+        def change(log: RunLog) -> int:
+            log.ended, log.last_at_s = end, now
+            return 0
+
+        self._note(change)
+
+    def set_reward(self, value: float) -> None:
+        """Record what the trainer got for the episode.
+
+        Raises:
+            RewardError: When it is no finite number.
+            RunIndexError: When the run was not started, or the index cannot record.
+        """
+        reward = float(value)
+        if not math.isfinite(reward):
+            raise RewardError(f"run {self.run_id}: a reward must be a finite number, not {reward}")
+
+        def change(log: RunLog) -> int:
+            log.reward = reward
+            return 0
+
+        self._note(change)
+
+    def _note(self, change: Callable[[RunLog], int]) -> None:
+        if not self._is_opened:
+            raise RunIndexError(f"run {self.run_id} has not been opened: call `opened` with the header first")
+        self._writer.note(self._log, change)
+
+
+def new_sink(writer: Writer, group: str, *, attempt: int, labels: Mapping[str, Any]) -> RunSink:
+    """A sink for one more run, under an id that no other has."""
+    log = RunLog(run_id=secrets.token_hex(8), group=group, attempt=attempt, labels=dict(labels))
+    return RunSink(writer, log)

@@ -1,0 +1,279 @@
+"""The one thread of a process that writes to the run index.
+
+Callers note what happened under a short lock and go on: no event loop waits for the disk. The thread gathers for
+`BATCH_S` and writes a transaction. When the disk cannot take it, the batch is kept and tried again, and every call that
+records says so until it is written. When the disk is only slow, what waits is bounded by `FULL_BYTES`: past it, calls that
+record raise; `RunIndex.ready` lets an async caller wait long before that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import zstandard
+
+from agent_env.errors import RunIndexError
+from agent_env.runs._batch import PackedPart, close_writer, pack_part, write_batch
+from agent_env.runs._log import Part, RunLog
+from agent_env.runs._schema import busy_retried, immediate, saying
+
+__all__ = ["BATCH_S", "FULL_BYTES", "Writer"]
+
+logger = logging.getLogger(__name__)
+
+BATCH_S = 0.02
+"""How long the thread gathers before it writes: with the commit, what a crash may lose."""
+FULL_BYTES = 512 << 20
+"""What may wait for the disk before recording raises."""
+_TAKE_BYTES = 16 << 20
+_RETRY_S = 1.0
+
+T = TypeVar("T")
+
+
+class _Phase(StrEnum):
+    OPEN = "open"
+    CLOSED = "closed"
+    STOPPED = "stopped"
+    """The thread met a bug of ours and ended; `_error` says which."""
+
+
+class _Job(Generic[T]):
+    """Something to do between batches, for a caller that waits for it."""
+
+    def __init__(self, do: Callable[[sqlite3.Connection], T]) -> None:
+        self._do = do
+        self._done = threading.Event()
+        self._value: list[T] = []
+        self._error: Exception | None = None
+
+    def run(self, conn: sqlite3.Connection, file: Path) -> None:
+        try:
+            with saying(file):
+                self._value.append(self._do(conn))
+        except Exception as exc:  # noqa: BLE001 -- it is raised to the caller, in the caller's thread
+            self._error = exc
+        self._done.set()
+
+    def fail(self, error: RunIndexError) -> None:
+        self._error = error
+        self._done.set()
+
+    def wait(self) -> T:
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
+
+
+class Writer:
+    """A connection, its thread and what waits to be written."""
+
+    def __init__(self, file: Path, conn: sqlite3.Connection) -> None:
+        self._file = file
+        self._conn = conn
+        self._pid = os.getpid()
+        self._wake = threading.Condition(threading.Lock())
+        # Guarded by `_wake`:
+        self._thread: threading.Thread | None = None
+        self._dirty: dict[str, RunLog] = {}
+        self._jobs: list[_Job[object]] = []
+        self._phase = _Phase.OPEN
+        self._is_hurried = False
+        self._waiting_bytes = 0
+        self._error: RunIndexError | None = None
+        # The thread's own:
+        self._carried: list[PackedPart] = []
+        self._writer_key: int | None = None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the events that wait for the disk."""
+        return self._waiting_bytes
+
+    def note(self, log: RunLog, change: Callable[[RunLog], int]) -> None:
+        """Change what is known of a run, and have it written.
+
+        Args:
+            log: The run.
+            change: Called under the lock; returns how many bytes more will wait.
+
+        Raises:
+            RunIndexError: When the index is closed, belongs to another process, or the disk fails. In the last case the
+                change is kept all the same, and written once the disk takes it.
+        """
+        self._check_process()
+        with self._wake:
+            self._check_open()
+            if self._waiting_bytes > FULL_BYTES:
+                raise RunIndexError(
+                    f"{self._file}: {self._waiting_bytes >> 20} MB of events wait for the disk, which is too slow:"
+                    " run fewer episodes at once, or choose a faster disk"
+                )
+            self._waiting_bytes += change(log)
+            was_idle = not self._dirty and not self._jobs
+            self._dirty[log.run_id] = log
+            self._start()
+            if self._waiting_bytes > _TAKE_BYTES:
+                self._is_hurried = True
+            if was_idle or self._is_hurried:
+                self._wake.notify()
+            if self._error is not None:
+                raise self._error
+
+    def do(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `job` in the thread, after all that was noted before, and wait for it.
+
+        Raises:
+            RunIndexError: When what was noted before cannot be written, or the job fails.
+        """
+        self._check_process()
+        made: _Job[T] = _Job(job)
+        with self._wake:
+            self._check_open()
+            self._jobs.append(made)  # pyright: ignore[reportArgumentType] -- only its owner reads its value
+            self._is_hurried = True
+            self._start()
+            self._wake.notify()
+        return made.wait()
+
+    def close(self) -> None:
+        """Write all that waits and stop. Again is no error.
+
+        Raises:
+            RunIndexError: When it could not all be written.
+        """
+        if os.getpid() != self._pid:
+            return  # a fork's copy: the thread is not here, and closing would drop the other process's locks
+        with self._wake:
+            was, self._phase, self._is_hurried = self._phase, _Phase.CLOSED, True
+            self._wake.notify()
+            thread = self._thread
+        if was is _Phase.CLOSED:
+            return
+        if thread is not None:
+            thread.join()
+        self._conn.close()
+        atexit.unregister(self._close_at_exit)
+        if self._error is not None:
+            lost = len({packed.part.log.run_id for packed in self._carried} | set(self._dirty))
+            raise RunIndexError(f"{self._error}; the index was closed, and the end of {lost} run(s) is not in it")
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except RunIndexError as exc:
+            logger.error("%s", exc)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise RunIndexError(f"{self._file.parent}: opened before a fork: open the run index again in this process")
+
+    def _check_open(self) -> None:
+        if self._phase is _Phase.CLOSED:
+            raise RunIndexError(f"{self._file.parent}: the run index is closed: no run can go on in it")
+        if self._phase is _Phase.STOPPED and self._error is not None:
+            raise self._error
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="agent-env-runs", daemon=True)
+            self._thread.start()
+            atexit.register(self._close_at_exit)
+
+    def _serve(self) -> None:
+        while True:
+            jobs: list[_Job[object]] = []
+            try:
+                if not self._turn(jobs):
+                    return
+            except Exception as exc:
+                logger.exception("the run index's writer stopped")
+                self._stop(jobs, RunIndexError(f"{self._file}: the run index's writer stopped: {exc!r}"))
+                return
+
+    def _turn(self, jobs: list[_Job[object]]) -> bool:
+        """Wait, gather, write, do the jobs, which are listed in `jobs`; False when that was the last time."""
+        with self._wake:
+            self._wake.wait_for(self._has_work, timeout=_RETRY_S if self._carried else None)
+            if not self._is_hurried:
+                self._wake.wait_for(lambda: self._is_hurried, timeout=BATCH_S)
+            parts = [log.take() for log in self._dirty.values()]
+            self._dirty.clear()
+            jobs += self._jobs
+            self._jobs = []
+            self._is_hurried = False
+            is_last = self._phase is _Phase.CLOSED
+        self._carry(parts)
+        error = self._write() if self._carried else None
+        while jobs:
+            if error is None:
+                jobs[0].run(self._conn, self._file)
+            else:
+                jobs[0].fail(error)
+            jobs.pop(0)
+        if is_last and error is None and self._writer_key is not None:
+            self._say_closed(self._writer_key)
+        return not is_last
+
+    def _has_work(self) -> bool:
+        return bool(self._dirty or self._jobs) or self._phase is _Phase.CLOSED
+
+    def _carry(self, parts: list[Part]) -> None:
+        pack = zstandard.ZstdCompressor(level=3).compress
+        dropped = 0
+        for part in parts:
+            if part.log.is_deleted:
+                dropped += part.size_bytes
+            else:
+                self._carried.append(pack_part(part, pack))
+        with self._wake:
+            self._waiting_bytes -= dropped
+
+    def _write(self) -> RunIndexError | None:
+        size = sum(packed.part.size_bytes for packed in self._carried)
+        error = None
+        try:
+            with saying(self._file):
+                self._writer_key = busy_retried(lambda: write_batch(self._conn, self._writer_key, self._carried))
+        except RunIndexError as exc:
+            error = exc
+            if self._error is None:
+                logger.error("%s", exc)
+        else:
+            self._carried = []
+        with self._wake:
+            self._error = error
+            if error is None:
+                self._waiting_bytes -= size
+        return error
+
+    def _say_closed(self, writer_key: int) -> None:
+        def say() -> None:
+            with immediate(self._conn):
+                close_writer(self._conn, writer_key)
+
+        try:
+            with saying(self._file):
+                busy_retried(say)
+        except RunIndexError as exc:
+            with self._wake:
+                self._error = exc
+
+    def _stop(self, jobs: list[_Job[object]], error: RunIndexError) -> None:
+        with self._wake:
+            self._error = error
+            if self._phase is _Phase.OPEN:
+                self._phase = _Phase.STOPPED
+            jobs += self._jobs
+            self._jobs = []
+        for job in jobs:
+            job.fail(error)

@@ -1,0 +1,253 @@
+"""`RunIndex`: the runs of one folder, written as they happen and read while they are.
+
+One SQLite file per folder, for any number of processes on one machine. Not for folders shared over a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+
+from agent_env.errors import RunIndexError, UsageError
+from agent_env.runs._batch import delete_some_runs, mark_interrupted
+from agent_env.runs._reading import Reader, read_groups, read_page, read_record, read_summary
+from agent_env.runs._schema import FILE_NAME, busy_retried, connect_reader, connect_writer, saying
+from agent_env.runs._sink import RunSink, new_sink
+from agent_env.runs._writer import Writer
+from agent_env.runs.record import GroupSummary, RunEvent, RunPage, RunRecord, RunState, RunSummary
+
+__all__ = ["RunIndex"]
+
+_EASY_BYTES = 64 << 20
+_NAME_CHARS = 500
+
+
+class RunIndex:
+    """The runs in a folder. Open it with `RunIndex.open`, close it or use it in a `with`.
+
+    Recording (`run` and its sink) never waits for the disk. Reading takes milliseconds and is done where it is called.
+    After a fork, or in another process, open it again.
+    """
+
+    def __init__(self, folder: Path, *, reader: Reader, writer: Writer | None) -> None:
+        """Internal: use `open`."""
+        self._folder = folder
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    def open(cls, folder: Path | str, *, read_only: bool = False) -> Self:
+        """Open the run index in `folder`, or make one.
+
+        Opening for writing gives the runs of processes that died their end: `interrupted`. A read-only index shows them
+        so without writing.
+
+        Args:
+            folder: The runs folder; made when it is not there, unless `read_only`.
+            read_only: Never write; also for a folder that cannot be written.
+
+        Raises:
+            RunIndexError: When there is no index to read, when the folder cannot be written, when the file is no run
+                index, is damaged, or is of a newer version.
+        """
+        folder = Path(folder)
+        file = folder / FILE_NAME
+        if read_only:
+            connect_reader(file).close()
+            return cls(folder, reader=Reader(file), writer=None)
+        conn = connect_writer(file)
+        try:
+            with saying(file):
+                busy_retried(lambda: mark_interrupted(conn))
+        except BaseException:
+            conn.close()
+            raise
+        return cls(folder, reader=Reader(file), writer=Writer(file, conn))
+
+    @property
+    def folder(self) -> Path:
+        """The runs folder."""
+        return self._folder
+
+    def run(self, group: str, *, attempt: int = 0, labels: Mapping[str, Any] | None = None) -> RunSink:
+        """Make the sink for one more episode; it is in the index from its first event on.
+
+        Args:
+            group: The name to file it under, `<run name>/train/step-0003` for the explorer's charts.
+            attempt: 0, or how many times this rollout was tried before.
+            labels: What else to keep: policy step, model, renderer. JSON values.
+
+        Raises:
+            UsageError: When the group's name is empty, starts or ends with `/`, or has control characters.
+            RunIndexError: When the index was opened read-only.
+        """
+        _check_group(group)
+        if attempt < 0:
+            raise UsageError(f"attempt counts from 0, not {attempt}")
+        return new_sink(self._writing(), group, attempt=attempt, labels=labels or {})
+
+    def groups(self, prefix: str = "") -> list[GroupSummary]:
+        """Count the runs of every group whose name starts with `prefix`, by name.
+
+        Raises:
+            RunIndexError: When the index cannot be read.
+        """
+        with self._reader.asking() as conn:
+            return read_groups(conn, prefix=prefix)
+
+    def group(self, name: str) -> GroupSummary:
+        """Count the runs of one group.
+
+        Raises:
+            UsageError: When there is no such group.
+            RunIndexError: When the index cannot be read.
+        """
+        with self._reader.asking() as conn:
+            found = read_groups(conn, prefix=name, exact=True)
+        if not found:
+            raise UsageError(f"no group {name!r} in {self._folder}: `agent-env runs` lists them")
+        return found[0]
+
+    def runs(
+        self,
+        group: str,
+        *,
+        state: RunState | None = None,
+        task_id: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> RunPage:
+        """List a group's runs a page at a time, by task, attempt and rollout.
+
+        Args:
+            group: The group's whole name.
+            state: Only runs that stand like this.
+            task_id: Only runs of this task.
+            after: `next_page` of the page before.
+            limit: Runs on a page.
+
+        Raises:
+            UsageError: When `after` is no run of this index.
+            RunIndexError: When the index cannot be read.
+        """
+        with self._reader.asking() as conn:
+            return read_page(conn, group, state=state, task_id=task_id, after=after, limit=limit)
+
+    def all_runs(self, group: str, *, state: RunState | None = None) -> Generator[RunSummary]:
+        """Go through a group's runs, fetched a page at a time.
+
+        Raises:
+            RunIndexError: When the index cannot be read.
+        """
+        after = None
+        while True:
+            page = self.runs(group, state=state, after=after, limit=500)
+            yield from page.runs
+            if (after := page.next_page) is None:
+                return
+
+    def find(self, run_id: str) -> RunSummary:
+        """One run's summary, by its id or the start of it.
+
+        Raises:
+            UsageError: When no run, or more than one, has such an id.
+            RunIndexError: When the index cannot be read.
+        """
+        with self._reader.asking() as conn:
+            return read_summary(conn, run_id)
+
+    def read(self, run_id: str, *, first: int = 0, limit: int = 200) -> RunRecord:
+        """One run with a page of its events.
+
+        Args:
+            run_id: Its id, or the start of it.
+            first: The place of the page's first event, from 0; `next_event` of the page before.
+            limit: Events on a page. It has fewer where they are large, at least one.
+
+        Raises:
+            UsageError: When no run, or more than one, has such an id.
+            RunIndexError: When the index cannot be read.
+        """
+        with self._reader.asking() as conn:
+            return read_record(conn, run_id, first=first, limit=limit)
+
+    def events(self, run_id: str) -> Generator[RunEvent]:
+        """Go through a run's events, fetched a page at a time.
+
+        Raises:
+            UsageError: When no run, or more than one, has such an id.
+            RunIndexError: When the index cannot be read.
+        """
+        first: int | None = 0
+        while first is not None:
+            record = self.read(run_id, first=first)
+            yield from record.events
+            first = record.next_event
+
+    def delete_group(self, group: str) -> int:
+        """Delete the runs of `group` and of all groups below it, as `grid` has `grid/train/step-0003` below it.
+
+        For a resumed training that plays a step again, so that nothing is filed twice. Waits for the disk: on an event
+        loop, call it in a thread. A run of it that is still under way is dropped.
+
+        Returns:
+            How many runs were deleted.
+
+        Raises:
+            UsageError: When the group's name is not one.
+            RunIndexError: When the index was opened read-only or cannot be written.
+        """
+        _check_group(group)
+        writer = self._writing()
+        deleted = 0
+        while True:
+            some = writer.do(lambda conn: busy_retried(lambda: delete_some_runs(conn, group)))
+            deleted += some
+            if some == 0:
+                return deleted
+
+    def flush(self) -> None:
+        """Wait until all that was recorded so far is written.
+
+        Raises:
+            RunIndexError: When it cannot be written.
+        """
+        if self._writer is not None:
+            self._writer.do(lambda _: None)
+
+    async def ready(self) -> None:
+        """Wait while the disk is far behind; await it before opening an episode. Returns at once when it is not."""
+        while self._writer is not None and self._writer.waiting_bytes > _EASY_BYTES:  # noqa: ASYNC110 -- the thread knows no loop to wake
+            await anyio.sleep(0.02)
+
+    def close(self) -> None:
+        """Write all that waits and let go of the file. What is still under way shows as interrupted.
+
+        Raises:
+            RunIndexError: When it could not all be written.
+        """
+        self._reader.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            raise RunIndexError(f"{self._folder}: the run index was opened read-only")
+        return self._writer
+
+
+def _check_group(group: str) -> None:
+    if not group or group != group.strip("/ ") or not group.isprintable() or len(group) > _NAME_CHARS:
+        raise UsageError(
+            f"{group[:80]!r} cannot name a group of runs: write something like 'grid/train/step-0003', without control"
+            f" characters, not starting or ending with '/', at most {_NAME_CHARS} characters"
+        )

@@ -1,0 +1,236 @@
+"""What the run index keeps of an episode, as frozen values, and what it accepts from one.
+
+Covers reading (`RunSummary`, `RunRecord`, `GroupSummary`) and the shapes that a sink is handed (`HeaderLike`, `EventLike`).
+Not how any of it lies on disk. A record may come from another version of AgentEnv: outcomes, cut reasons and failure
+kinds are plain text here, equal to the members of `agent_env.outcome`, and an unknown one is no error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+__all__ = [
+    "RECORD_VERSION",
+    "EventLike",
+    "GroupPlace",
+    "GroupSummary",
+    "HeaderLike",
+    "RunEvent",
+    "RunFailure",
+    "RunPage",
+    "RunRecord",
+    "RunState",
+    "RunSummary",
+    "place_of",
+]
+
+RECORD_VERSION = 1
+"""The version of one run's record; a reader takes this one and older ones."""
+
+_PLACE = re.compile(r"(?P<training>.+)/(?P<split>[^/]+)/step-(?P<step>[0-9]{1,12})")
+
+
+class HeaderLike(Protocol):
+    """What a run starts with, as `agent_env.episode.RunHeader` has it."""
+
+    @property
+    def task_id(self) -> str:
+        """The task that is played."""
+        ...
+
+    @property
+    def bundle_name(self) -> str:
+        """The bundle it is of."""
+        ...
+
+    @property
+    def bundle_version(self) -> str:
+        """That bundle's version."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The task's params."""
+        ...
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """The task's tags."""
+        ...
+
+
+class EventLike(Protocol):
+    """One thing that happened in an episode, as `agent_env.episode.Event` has it."""
+
+    @property
+    def kind(self) -> str:
+        """What happened."""
+        ...
+
+    @property
+    def at_s(self) -> float:
+        """When, in Unix seconds."""
+        ...
+
+    @property
+    def step(self) -> str:
+        """The id of the task's step it happened in."""
+        ...
+
+    @property
+    def turn(self) -> int | None:
+        """The turn it happened in, from 0, if any."""
+        ...
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The rest, by kind."""
+        ...
+
+
+class RunState(StrEnum):
+    """How a run stands: an episode's three outcomes, and two more for the time before it has one."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+    RUNNING = "running"
+    """Under way in a process that is alive."""
+    INTERRUPTED = "interrupted"
+    """It was under way when its process died or closed the index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """One thing that happened in a run."""
+
+    seq: int
+    """Its place in the run, from 0."""
+    kind: str
+    at_s: float
+    """Unix seconds."""
+    step: str
+    turn: int | None
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailure:
+    """What broke a run. The traceback is in the run's `failure` event."""
+
+    kind: str
+    step: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run in a list: everything but its params and its events."""
+
+    run_id: str
+    group: str
+    task_id: str
+    rollout: int
+    """Its place among the runs of this task in this group, from 0, in the order they were opened."""
+    attempt: int
+    """0, or how many times the trainer had tried this rollout before."""
+    labels: Mapping[str, Any]
+    bundle_name: str
+    bundle_version: str
+    state: RunState
+    cut: str | None
+    """A `CutReason`, when the trainer ended the episode."""
+    failure: RunFailure | None
+    scores: Mapping[str, float]
+    """By verify step id."""
+    reward: float | None
+    """What the trainer got for it; None until `RunSink.set_reward`."""
+    events: int
+    messages: int
+    calls: int
+    call_errors: int
+    turns: int
+    opened_at_s: float
+    """Unix seconds."""
+    ended_at_s: float | None
+    """Unix seconds; None while it is under way. For an interrupted run, when it last wrote."""
+    last_at_s: float
+    """When it last wrote, in Unix seconds."""
+
+    @property
+    def duration_s(self) -> float:
+        """From open to end, or to the last word of it."""
+        return max(0.0, (self.ended_at_s or self.last_at_s) - self.opened_at_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """Some runs of a group, by task and then in the order they were opened."""
+
+    runs: tuple[RunSummary, ...]
+    next_page: str | None
+    """Pass it as `after` for the next page; None on the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run, and a page of its events."""
+
+    run: RunSummary
+    params: Mapping[str, Any]
+    tags: tuple[str, ...]
+    events: tuple[RunEvent, ...]
+    next_event: int | None
+    """Pass it as `first` for the next page; None when these are the last so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlace:
+    """Where a group stands in a training run, read from its name `<training>/<split>/step-<step>`."""
+
+    training: str
+    split: str
+    """`train`, `eval`, or what the trainer calls it."""
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSummary:
+    """The runs that are filed under one name, counted."""
+
+    name: str
+    place: GroupPlace | None
+    """None where the name has another form."""
+    runs: int
+    states: Mapping[RunState, int]
+    """How many runs stand how; every state is there."""
+    scored: int
+    """Completed runs with a reward: what `reward_mean` is the mean of."""
+    reward_mean: float | None
+    reward_se: float | None
+    """The standard error of that mean; None under two scored runs."""
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Failed runs by kind of failure."""
+    cuts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Cut runs by reason."""
+    first_at_s: float
+    """When its first run was opened, in Unix seconds."""
+    last_at_s: float
+    """When one of its runs last wrote, in Unix seconds."""
+
+    @property
+    def cut(self) -> int:
+        """How many runs were cut."""
+        return sum(self.cuts.values())
+
+
+def place_of(group: str) -> GroupPlace | None:
+    """Read a group's name; None when it is not of the form `<training>/<split>/step-<step>`."""
+    found = _PLACE.fullmatch(group)
+    if found is None:
+        return None
+    return GroupPlace(training=found["training"], split=found["split"], step=int(found["step"]))
