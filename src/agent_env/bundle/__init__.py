@@ -3,8 +3,10 @@
 Covers reading and checking. Not playing: `agent_env.episode` does that.
 """
 
+from agent_env.bundle._suggest import closest, names_or_closest
 from agent_env.bundle.bundle import AgentKind, AgentSpec, Bundle, EnvSpec, RewardSpec, UniverseKind, UniverseSpec
 from agent_env.bundle.code import PythonRef
+from agent_env.bundle.env_check import ChecksItself, CodeProblem, EnvCheck
 from agent_env.bundle.load import load_bundle
 from agent_env.bundle.schema import json_schemas
 from agent_env.bundle.task import DeployAgent, DeployEnv, GoldCall, GoldTurn, Prompt, RunPython, Step, Task, Verify
@@ -14,8 +16,11 @@ __all__ = [
     "AgentKind",
     "AgentSpec",
     "Bundle",
+    "ChecksItself",
+    "CodeProblem",
     "DeployAgent",
     "DeployEnv",
+    "EnvCheck",
     "EnvSpec",
     "GoldCall",
     "GoldTurn",
@@ -29,6 +34,8 @@ __all__ = [
     "UniverseKind",
     "UniverseSpec",
     "Verify",
+    "closest",
     "json_schemas",
     "load_bundle",
+    "names_or_closest",
 ]

@@ -5,21 +5,25 @@ Plain values only; `agent_env.training.main_job` says what it does with them.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-__all__ = ["LocalModel", "RLSettings", "Recipe", "RewardShare", "SFTSettings"]
+from agent_env.bundle._suggest import names_or_closest
+from agent_env.bundle.bundle import Bundle
+from agent_env.bundle.document import read_yaml
+from agent_env.bundle.schema import Shape
+from agent_env.bundle.shape_problems import shape
+from agent_env.errors import BundleError, Problem, UsageError
+
+__all__ = ["LocalModel", "RLSettings", "Recipe", "RewardShare", "SFTSettings", "load_recipe"]
 
 Positive = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class LocalModel(_Settings):
+class LocalModel(Shape):
     """The random model that the embedded engine trains, where no other model is named."""
 
     hidden: Positive = 128
@@ -37,7 +41,7 @@ class LocalModel(_Settings):
     """What the engine trains."""
 
 
-class SFTSettings(_Settings):
+class SFTSettings(Shape):
     """The warm start on a player's runs."""
 
     player: str
@@ -46,11 +50,13 @@ class SFTSettings(_Settings):
     batch_size: Positive = 16
     """Episodes a step."""
     learning_rate: Rate = 2e-3
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """How the learning rate falls over the steps."""
     min_reward: float | None = None
     """Runs that earned less make no example; all do where it is not given."""
 
 
-class RLSettings(_Settings):
+class RLSettings(Shape):
     """Reinforcement learning on the train split."""
 
     steps: Positive = 20
@@ -64,7 +70,7 @@ class RLSettings(_Settings):
     """Optimizer steps a batch."""
 
 
-class RewardShare(_Settings):
+class RewardShare(Shape):
     """A column of the final table: the share of held-out episodes whose reward reaches a mark."""
 
     name: str
@@ -74,7 +80,7 @@ class RewardShare(_Settings):
     """Counts rewards of this or more."""
 
 
-class Recipe(_Settings):
+class Recipe(Shape):
     """One fixed configuration of the main job: warm start, reinforcement learning, held-out play."""
 
     train_split: str
@@ -98,6 +104,42 @@ class Recipe(_Settings):
     sft: SFTSettings | None = None
     """Without it, reinforcement learning starts from the model as it is."""
     rl: RLSettings = RLSettings()
-    shares: tuple[RewardShare, ...] = ()
-    references: tuple[str, ...] = ()
+    shares: list[RewardShare] = []
+    references: list[str] = []
     """Players of the bundle that are played on the held-out tasks too, to compare with."""
+
+
+def load_recipe(bundle: Bundle, name: str | None = None) -> Recipe:
+    """Read `recipes/<name>.yaml` of a bundle, or its only recipe.
+
+    Raises:
+        UsageError: When the bundle has no such recipe, or more than one and no name is given.
+        BundleError: When the recipe does not fit, or names a split or player that the bundle does not have.
+    """
+    known = sorted(path.stem for path in bundle.root.glob("recipes/*.yaml"))
+    if not known:
+        raise UsageError(f"{bundle.root}: the bundle has no recipe to train by; write recipes/default.yaml")
+    if name is None and len(known) > 1:
+        raise UsageError(f"{bundle.name} has several recipes, say which: --recipe {' or --recipe '.join(known)}")
+    chosen = known[0] if name is None else name
+    if chosen not in known:
+        raise UsageError(f"{bundle.name} has no recipe '{chosen}', {names_or_closest(chosen, known)}")
+    problems: list[Problem] = []
+    document = read_yaml(bundle.root, Path("recipes") / f"{chosen}.yaml", problems)
+    recipe = None if document is None else shape(Recipe, document, problems)
+    if document is not None and recipe is not None:
+        splits = [("train_split",), ("test_split",)]
+        for loc in splits:
+            split = str(getattr(recipe, loc[0]))
+            if split not in bundle.evals:
+                problems.append(document.problem(loc, f"no eval '{split}'", names_or_closest(split, bundle.evals)))
+        players = [(("references", at), player) for at, player in enumerate(recipe.references)]
+        named = [*players, *([(("sft", "player"), recipe.sft.player)] if recipe.sft else [])]
+        for loc, player in named:
+            if player not in bundle.players:
+                problems.append(
+                    document.problem(loc, f"no player '{player}'", names_or_closest(player, bundle.players))
+                )
+    if problems or recipe is None:
+        raise BundleError(problems)
+    return recipe

@@ -44,7 +44,7 @@ class UnknownKeys:
     """The `id()` of the mapping, the key, and the keys known there."""
 
 
-class _Shape(BaseModel):
+class Shape(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
@@ -65,7 +65,7 @@ def _misfit(what: str, fix: str) -> PydanticCustomError:
     return PydanticCustomError("misfit", "{what}, {fix}", {"what": what, "fix": fix})
 
 
-class TextFile(_Shape):
+class TextFile(Shape):
     """A text, written in place or in a file. Both are Jinja templates over `params`, `task_id` and `tags`."""
 
     text: str | None = None
@@ -92,7 +92,7 @@ class PromptFile(TextFile):
     """Who is asked; the played agent when nothing is written."""
 
 
-class StepFile(_Shape):
+class StepFile(Shape):
     """What every step may say."""
 
     id: Name | None = None
@@ -110,14 +110,14 @@ class VerifyFile(StepFile):
     """`verifiers/file.py`, or `verifiers/file.py:function` when the function is not `score`."""
 
 
-class RunFile(_Shape):
+class RunFile(Shape):
     """A Python function that a step runs."""
 
     python: str
     """`scripts/file.py:function`."""
 
 
-class VerifyTargetFile(_Shape):
+class VerifyTargetFile(Shape):
     """A verifier in Python."""
 
     python: str
@@ -227,7 +227,7 @@ AnyStep = Annotated[
 ]
 
 
-class GoldCallFile(_Shape):
+class GoldCallFile(Shape):
     """One tool call of a reference solution."""
 
     tool: str
@@ -236,7 +236,7 @@ class GoldCallFile(_Shape):
     """Its arguments."""
 
 
-class GoldTurnFile(_Shape):
+class GoldTurnFile(Shape):
     """One turn of a reference solution: the calls, then the reply."""
 
     calls: list[GoldCallFile] = []
@@ -245,7 +245,7 @@ class GoldTurnFile(_Shape):
     """What the agent says at the end of the turn. None when the last call ends the turn."""
 
 
-class TaskFile(_Shape):
+class TaskFile(Shape):
     """What every task may say."""
 
     id: Name
@@ -276,7 +276,7 @@ class LongTaskFile(TaskFile):
     """What is done, in order."""
 
 
-class EnvFile(_Shape):
+class EnvFile(Shape):
     """A set of tools over a universe."""
 
     python: str
@@ -285,7 +285,7 @@ class EnvFile(_Shape):
     """The state that each episode starts from: a .json, .sqlite or .db file, or a directory."""
 
 
-class AgentFile(_Shape):
+class AgentFile(Shape):
     """Who answers prompts."""
 
     kind: Literal["played", "model", "scripted"] = "played"
@@ -296,7 +296,7 @@ class AgentFile(_Shape):
     """Whose tools it has; with one env in the bundle, that one when nothing is written."""
 
 
-class TaskDefaultsFile(_Shape):
+class TaskDefaultsFile(Shape):
     """What a short-form task has when it does not say so itself."""
 
     prompt: Texts | None = None
@@ -307,7 +307,7 @@ class TaskDefaultsFile(_Shape):
     """See the task's `fail_task_on_error`."""
 
 
-class BundleFile(_Shape):
+class BundleFile(Shape):
     """bundle.yaml: what the bundle has."""
 
     name: Name
@@ -332,7 +332,7 @@ class BundleFile(_Shape):
     """For short-form tasks."""
 
 
-class EvalFile(_Shape):
+class EvalFile(Shape):
     """evals/<name>.yaml: a named selection of tasks, those named by any of its lists."""
 
     description: str = ""
@@ -353,7 +353,7 @@ def json_schemas() -> Mapping[str, Mapping[str, Any]]:
     """Return the JSON Schema of each file kind: `bundle`, `task` (also a line of JSONL) and `eval`."""
     kinds: Sequence[tuple[str, str, Any]] = (
         ("bundle", "bundle.yaml", BundleFile),
-        ("task", "tasks/**/*.yaml, or a line of tasks/**/*.jsonl", ShortTaskFile | LongTaskFile),
+        ("task", "tasks/**/*.yaml, or a line of tasks/**/*.jsonl", cast("Any", ShortTaskFile | LongTaskFile)),
         ("eval", "evals/*.yaml", EvalFile),
     )
     return {

@@ -1,1 +1,11 @@
-"""envs"""
+"""Envs: sets of tools over a private copy of a universe.
+
+Covers envs written in Python. What an env is to an episode is in `contract.py`.
+"""
+
+from agent_env.envs.contract import EnvSession, ToolAnswer, ToolSpec
+from agent_env.envs.env import Env, open_env
+from agent_env.envs.tool import tool
+from agent_env.errors import ToolError
+
+__all__ = ["Env", "EnvSession", "ToolAnswer", "ToolError", "ToolSpec", "open_env", "tool"]

@@ -33,6 +33,8 @@ class ToolAnswer:
     """The tool ends the agent's turn with this answer; that is not a cut."""
     content: Sequence[Mapping[str, Any]] = field(default=())
     """Parts beyond text (images, structured content), as MCP content blocks."""
+    traceback: str = field(default="", compare=False, repr=False)
+    """The Python traceback when the tool raised: for the run, never for the model."""
 
 
 class EnvSession(Protocol):

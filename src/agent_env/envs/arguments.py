@@ -1,0 +1,151 @@
+"""What a model wrote as a tool's arguments: checked against the tool's types, and made into them.
+
+Strict: a string is not taken for an integer, nor a number for text. Where it does not fit, the model is told what was
+expected, a line for each parameter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from agent_env.bundle import closest
+
+__all__ = ["MisfitArgumentsError", "convert_arguments"]
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "float_type": "a number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "frozen_set_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "dataclass_type": "an object",
+    "none_required": "null",
+    "extra_forbidden": "no such key",
+    "unexpected_keyword_argument": "no such key",
+}
+_SHOWN_CHARS = 60
+"""How much of a value is repeated to the model."""
+_PER_PARAMETER = 3
+"""How many places inside one parameter are named."""
+
+
+class MisfitArgumentsError(Exception):
+    """Arguments that do not fit. `lines` has one for each parameter, for the model to read."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
+def convert_arguments(
+    adapter: TypeAdapter[dict[str, Any]], parameters: Sequence[str], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return `arguments` as the types that a tool is annotated with.
+
+    Args:
+        adapter: Of a TypedDict with the tool's parameters.
+        parameters: Their names, for suggestions.
+        arguments: JSON values.
+
+    Raises:
+        MisfitArgumentsError: When they do not fit.
+    """
+    try:
+        text = json.dumps(dict(arguments), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise MisfitArgumentsError([f"the arguments are not JSON: {exc}"]) from None
+    try:
+        return adapter.validate_json(text, strict=True)
+    except ValidationError as exc:
+        raise MisfitArgumentsError(_lines(exc.errors(include_url=False), parameters, arguments)) from None
+
+
+def _lines(errors: Sequence[ErrorDetails], parameters: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
+    by_parameter: dict[str, dict[tuple[str | int, ...], list[ErrorDetails]]] = {}
+    for error in errors:
+        if not error["loc"]:
+            return [_broken_text(error)]
+        place = _place(error["loc"], arguments)
+        by_parameter.setdefault(str(error["loc"][0]), {}).setdefault(place, []).append(error)
+    lines: list[str] = []
+    for name, places in by_parameter.items():
+        if name not in parameters:
+            near = closest(name, parameters)
+            known = ", ".join(parameters) or "it has none"
+            lines.append(
+                f"{name}: there is no such parameter, " + (f"did you mean {near}?" if near else f"known: {known}")
+            )
+            continue
+        parts = [_say(place, found) for place, found in list(places.items())[:_PER_PARAMETER]]
+        more = len(places) - len(parts)
+        lines.append("; ".join(parts) + (f"; and {more} more" if more > 0 else ""))
+    return lines
+
+
+def _broken_text(error: ErrorDetails) -> str:
+    if error["type"] == "json_invalid":
+        return "the arguments are not Unicode text: half of a surrogate pair is in them"
+    return error["msg"]
+
+
+def _place(loc: Sequence[str | int], data: Any) -> tuple[str | int, ...]:
+    """Return the part of `loc` that is in the arguments; the rest names a branch of a union."""
+    kept: list[str | int] = []
+    for part in loc:
+        if isinstance(data, Mapping) and part in data:
+            data = cast("Mapping[str | int, Any]", data)[part]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(cast("list[Any]", data)):
+            data = cast("list[Any]", data)[part]
+        else:
+            continue
+        kept.append(part)
+    return tuple(kept)
+
+
+def _say(place: tuple[str | int, ...], errors: Sequence[ErrorDetails]) -> str:
+    missing = [str(error["loc"][-1]) for error in errors if error["type"] == "missing"]
+    if missing and len(missing) == len(errors):
+        if not place:
+            return f"{missing[0]}: missing"
+        return f"{_path(place)}: missing {', '.join(dict.fromkeys(missing))}"
+    expected = list(dict.fromkeys(_expected(error) for error in errors if error["type"] != "missing"))
+    return f"{_path(place)}: expected {' or '.join(expected)}, got {_shown(errors[0]['input'])}"
+
+
+def _path(place: Sequence[str | int]) -> str:
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _expected(error: ErrorDetails) -> str:
+    known = _EXPECTED.get(error["type"])
+    if known is not None:
+        return known
+    context = error.get("ctx", {})
+    if error["type"] in ("literal_error", "enum") and "expected" in context:
+        return f"one of {context['expected']}"
+    message = error["msg"]
+    for start in ("Input should be ", "Value should be "):
+        if message.startswith(start):
+            return message.removeprefix(start)
+    return f"something else ({message})"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."

@@ -1,0 +1,236 @@
+"""`Env`, the base class of a bundle's envs, and one open for an episode."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import traceback
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
+
+from agent_env.bundle import CodeProblem, EnvCheck, EnvSpec, Task, names_or_closest
+from agent_env.envs.arguments import MisfitArgumentsError
+from agent_env.envs.contract import EnvSession, ToolAnswer, ToolSpec
+from agent_env.envs.python_tools import PythonTool, toolbox_of
+from agent_env.envs.result_text import clean_text, result_text
+from agent_env.errors import BundleError, EnvBrokenError, Problem, ToolError
+from agent_env.universe import open_universe
+
+__all__ = ["Env", "open_env"]
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_S = 10.0
+"""Seconds that an env's `close` may take before it is left."""
+_THREADS = 64
+"""Blocking tools that may run at once; their own threads, so that stuck ones do not hold up verifiers."""
+
+_threads: RunVar[CapacityLimiter] = RunVar("agent_env_tool_threads")
+
+
+class Env:
+    """A set of tools over a state. A bundle's env is a subclass; each episode has an instance of its own.
+
+    `state`, `params` and `task_id` are there from `start` on, not yet in `__init__`.
+    """
+
+    state: Any
+    """The episode's private copy of the universe: a JSON value, a `sqlite3.Connection`, a `Path`, or `{}`."""
+    params: Mapping[str, Any]
+    """The task's params, a copy of the episode's own."""
+    task_id: str
+
+    def start(self) -> Awaitable[None] | None:
+        """Prepare for the first tool; may be `async def`. What it raises fails the episode."""
+
+    def close(self) -> Awaitable[None] | None:
+        """Give back what `start` took; may be `async def`. Also called when `start` has raised."""
+
+    @classmethod
+    def __agent_env_check__(cls) -> EnvCheck:
+        """Return the tools and what is wrong with them: what validation asks of a class."""
+        toolbox = toolbox_of(cls)
+
+        def misfits(name: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+            try:
+                toolbox.tools[name].convert(arguments)
+            except MisfitArgumentsError as exc:
+                return exc.lines
+            return ()
+
+        return EnvCheck(
+            tools={
+                name: (tool.function.__code__.co_filename, tool.function.__code__.co_firstlineno)
+                for name, tool in toolbox.tools.items()
+            },
+            problems=(*toolbox.errors, *toolbox.remarks),
+            misfits=misfits,
+        )
+
+
+@asynccontextmanager
+async def open_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSession]:
+    """Open an env for one episode, in a private copy of its universe.
+
+    Args:
+        spec: One of the bundle's envs.
+        task: The task that is played: its params reach the env.
+
+    Yields:
+        The open env. Call its tools one after another: they share one state.
+
+    Raises:
+        BundleError: When the class cannot be imported, is no `Env`, or has a tool that no model can be shown.
+        UniverseError: When the universe cannot be copied.
+        EnvBrokenError: When the env cannot start.
+    """
+    env_class = _load_class(spec)
+    tools = toolbox_of(env_class).tools
+    async with open_universe(spec.universe) as state:
+        try:
+            env = env_class()
+        except Exception as exc:
+            raise EnvBrokenError(f"env '{spec.name}' cannot be made: {_said(exc)}") from exc
+        env.state, env.params, env.task_id = state, task.copy_params(), task.id
+        try:
+            try:
+                await _wait_for(env.start())
+            except EnvBrokenError:
+                raise
+            except Exception as exc:
+                raise EnvBrokenError(f"env '{spec.name}' cannot start: {_said(exc)}") from exc
+            yield _PythonSession(env, tools)
+        finally:
+            await _close(env, spec.name)
+
+
+def _load_class(spec: EnvSpec) -> type[Env]:
+    loaded = spec.python.load()
+    path, line = spec.python.written_at
+    if not (isinstance(loaded, type) and issubclass(loaded, Env)):
+        what = f"{spec.python} is no env"
+        raise BundleError([Problem(path=path, line=line, what=what, fix="make it a subclass of agent_env.Env")])
+    errors = toolbox_of(loaded).errors
+    if errors:
+        raise BundleError([_problem(error, spec.python.root) for error in errors])
+    return loaded
+
+
+def _problem(error: CodeProblem, root: Path) -> Problem:
+    path = Path(error.file)
+    if path.is_relative_to(root):
+        path = path.relative_to(root)
+    return Problem(path=path, line=error.line, what=error.what, fix=error.fix)
+
+
+async def _close(env: Env, name: str) -> None:
+    with anyio.move_on_after(_CLOSE_S, shield=True) as scope:
+        try:
+            await _wait_for(env.close())
+        except Exception:
+            logger.exception("env '%s': close raised", name)
+    if scope.cancelled_caught:
+        logger.error("env '%s': close took longer than %s s, left", name, _CLOSE_S)
+
+
+async def _wait_for(value: object) -> object:
+    return await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
+
+
+class _PythonSession:
+    """An open env whose tools are Python methods."""
+
+    def __init__(self, env: Env, tools: Mapping[str, PythonTool]) -> None:
+        self._env = env
+        self._tools = tools
+        self._specs = tuple(tool.spec for tool in tools.values())
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        return self._specs
+
+    @property
+    def state(self) -> Any:
+        return self._env.state
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
+        tool = self._tools.get(name)
+        if tool is None:
+            return ToolAnswer(
+                clean_text(f"there is no tool '{name}', {names_or_closest(name, self._tools)}"), is_error=True
+            )
+        try:
+            converted = tool.convert(arguments)
+        except MisfitArgumentsError as exc:
+            return ToolAnswer(clean_text(f"{name} was not called:\n{exc}"), is_error=True)
+        timeout_s = tool.options.timeout_s
+        if timeout_s is None:
+            return await self._answer(tool, converted)
+        with anyio.move_on_after(timeout_s):
+            return await self._answer(tool, converted)
+        return ToolAnswer(f"{name} was stopped: it took longer than {timeout_s:g} s", is_error=True)
+
+    async def _answer(self, tool: PythonTool, arguments: Mapping[str, Any]) -> ToolAnswer:
+        try:
+            if tool.options.blocking:
+                call = partial(_call_in_thread, tool, self._env, arguments)
+                result = await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_limiter())
+            else:
+                result = tool.function(self._env, **arguments)
+            result = await _wait_for(result)
+            answer = result if isinstance(result, ToolAnswer) else ToolAnswer(result_text(result))
+        except EnvBrokenError:
+            raise
+        except ToolError as exc:
+            return ToolAnswer(clean_text(str(exc)), is_error=True)
+        except (Exception, SystemExit) as exc:
+            if isinstance(exc, BaseExceptionGroup) and (broken := _broken_in(exc)) is not None:
+                raise broken from exc
+            return ToolAnswer(clean_text(_said(exc)), is_error=True, traceback="".join(traceback.format_exception(exc)))
+        ends_turn = (answer.ends_turn or tool.spec.ends_turn) and not answer.is_error
+        return replace(answer, text=clean_text(answer.text), ends_turn=ends_turn)
+
+
+def _call_in_thread(tool: PythonTool, env: Env, arguments: Mapping[str, Any]) -> object:
+    try:
+        return tool.function(env, **arguments)
+    except (SystemExit, StopIteration) as exc:
+        # Neither passes from a thread to a coroutine as what it is.
+        raise RuntimeError(_said(exc)) from exc
+
+
+def _limiter() -> CapacityLimiter:
+    try:
+        return _threads.get()
+    except LookupError:
+        limiter = CapacityLimiter(_THREADS)
+        _threads.set(limiter)
+        return limiter
+
+
+def _broken_in(group: BaseExceptionGroup[BaseException]) -> EnvBrokenError | None:
+    for exc in group.exceptions:
+        if isinstance(exc, EnvBrokenError):
+            return exc
+        if isinstance(exc, BaseExceptionGroup):
+            found = _broken_in(cast("BaseExceptionGroup[BaseException]", exc))
+            if found is not None:
+                return found
+    return None
+
+
+def _said(exc: BaseException) -> str:
+    """Return an exception as one would say it: its type, and its message when it has one."""
+    try:
+        message = str(exc)
+    except Exception:  # noqa: BLE001 - the bundle's own __str__
+        message = ""
+    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__

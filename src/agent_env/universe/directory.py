@@ -1,0 +1,121 @@
+"""A directory of one's own, copied file by file; a file system that can share blocks shares them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import stat
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import anyio
+from anyio import from_thread, to_thread
+
+from agent_env.errors import UniverseError
+
+try:
+    from fcntl import ioctl
+except ImportError:  # not on Windows
+    ioctl = None
+
+__all__ = ["directory_copy", "symlinks_out"]
+
+logger = logging.getLogger(__name__)
+
+_FICLONE = 0x40049409
+"""Linux: make a file share another one's blocks until either is written to. See ioctl_ficlone(2)."""
+_REMOVE_S = 30.0
+"""Seconds that removing a copy may take before it is left behind."""
+
+
+@asynccontextmanager
+async def directory_copy(path: Path) -> AsyncGenerator[Path]:
+    """Copy a directory to a temporary place, and remove the copy when the block ends.
+
+    Yields:
+        The copy's path. It carries the process id in its parent's name: a copy that is left behind can be told.
+
+    Raises:
+        UniverseError: When it cannot be copied, or holds a symlink that leads out of it.
+    """
+    holder = Path(mkdtemp(prefix=f"agent-env-universe-{os.getpid()}-"))
+    try:
+        copy = holder / path.name
+        try:
+            await to_thread.run_sync(_copy_tree, path, copy)
+        except OSError as exc:
+            raise UniverseError(f"{exc.filename or path}: the universe cannot be copied: {exc.strerror}") from exc
+        yield copy
+    finally:
+        with anyio.move_on_after(_REMOVE_S, shield=True) as scope:
+            await to_thread.run_sync(_remove, holder, abandon_on_cancel=True)
+        if scope.cancelled_caught:
+            logger.error("%s: the copy of a universe is still there after %s s", holder, _REMOVE_S)
+
+
+def symlinks_out(path: Path) -> list[Path]:
+    """Return the symlinks in a directory that lead out of it: a copy would share what they lead to."""
+    return [entry for entry in sorted(path.rglob("*")) if entry.is_symlink() and not _stays_inside(entry, path)]
+
+
+def _stays_inside(link: Path, top: Path) -> bool:
+    return not os.readlink(link).startswith("/") and link.resolve().is_relative_to(top.resolve())
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    target.mkdir()
+    todo = [(source, target)]
+    while todo:
+        from_dir, to_dir = todo.pop()
+        from_thread.check_cancelled()
+        with os.scandir(from_dir) as entries:
+            for entry in entries:
+                here, there = Path(entry.path), to_dir / entry.name
+                if entry.is_symlink():
+                    if not _stays_inside(here, source):
+                        raise UniverseError(f"{here}: a symlink leads out of the universe: copy what it leads to there")
+                    os.symlink(os.readlink(here), there)
+                elif entry.is_dir():
+                    there.mkdir()
+                    todo.append((here, there))
+                elif entry.is_file():
+                    _copy_file(here, there)
+                else:
+                    raise UniverseError(f"{here}: not a file, a directory or a symlink: remove it from the universe")
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    mode = stat.S_IMODE(source.stat().st_mode) | stat.S_IWUSR | stat.S_IRUSR
+    with source.open("rb") as reader, target.open("wb") as writer:
+        if not _share_blocks(reader.fileno(), writer.fileno()):
+            shutil.copyfileobj(reader, writer, 1024 * 1024)
+    target.chmod(mode)
+
+
+def _share_blocks(reader: int, writer: int) -> bool:
+    if ioctl is None:
+        return False
+    try:
+        ioctl(writer, _FICLONE, reader)
+    except OSError as exc:
+        if exc.errno in (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM):
+            return False
+        raise
+    return True
+
+
+def _remove(path: Path) -> None:
+    def make_writable(function: Callable[..., Any], name: str, _: object) -> None:
+        with suppress(OSError):
+            os.chmod(os.path.dirname(name), stat.S_IRWXU)
+            os.chmod(name, stat.S_IRWXU)
+            function(name)
+
+    shutil.rmtree(path, onerror=make_writable)
+    if path.exists():
+        logger.error("%s: the copy of a universe cannot be removed", path)
