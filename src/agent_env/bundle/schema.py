@@ -45,6 +45,8 @@ class UnknownKeys:
 
 
 class Shape(BaseModel):
+    """What every file of a bundle has in common: strict types, no unknown keys."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
