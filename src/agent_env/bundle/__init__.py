@@ -11,6 +11,7 @@ from agent_env.bundle.load import load_bundle
 from agent_env.bundle.schema import json_schemas
 from agent_env.bundle.task import DeployAgent, DeployEnv, GoldCall, GoldTurn, Prompt, RunPython, Step, Task, Verify
 from agent_env.bundle.text import TextSource
+from agent_env.bundle.validate import validate_bundle
 
 __all__ = [
     "AgentKind",
@@ -38,4 +39,5 @@ __all__ = [
     "json_schemas",
     "load_bundle",
     "names_or_closest",
+    "validate_bundle",
 ]

@@ -37,19 +37,25 @@ class PythonRef:
     def __str__(self) -> str:
         return f"{self.path.as_posix()}:{self.name}"
 
+    def module(self) -> ModuleType:
+        """Import the file, once per process.
+
+        Raises:
+            BundleError: When it does not parse or raises while it is imported; the line is the file's.
+        """
+        try:
+            return import_module(".".join((_package(self.root), *self.path.with_suffix("").parts)))
+        except (Exception, SystemExit) as exc:
+            raise self._import_error(exc) from exc
+
     def load(self) -> object:
         """Import the file, once per process, and return what the name stands for.
 
         Raises:
-            BundleError: When the file does not parse or raises while it is imported (the line is the file's), or has no
-                such name (the line is where the reference is written).
+            BundleError: When the file cannot be imported (see `module`), or has no such name: the line is where the
+                reference is written.
         """
-        try:
-            module = import_module(".".join((_package(self.root), *self.path.with_suffix("").parts)))
-        except SyntaxError as exc:
-            raise self._import_error(exc) from exc
-        except (Exception, SystemExit) as exc:
-            raise self._import_error(exc) from exc
+        module = self.module()
         try:
             return getattr(module, self.name)
         except AttributeError:

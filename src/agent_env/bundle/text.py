@@ -7,14 +7,15 @@ only a block (`{% for %}`) leave no empty line behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, cast
 
-from jinja2 import FunctionLoader, StrictUndefined, Template, TemplateSyntaxError
+from jinja2 import FunctionLoader, StrictUndefined, Template, TemplateNotFound, TemplateSyntaxError, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import missing
 
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.files import BundleFiles, MisfitError
@@ -26,11 +27,11 @@ _NAMES = ("params", "task_id", "tags")
 _INLINE = "<template>"
 _MARKS = ("{{", "{%", "{#")
 _BREAK = "\n"
-"""Between what is wrong and what to write, in the message of an undefined name."""
+_KEY, _NAME = "undefined key", "undefined name"
 
 
 class _Undefined(StrictUndefined):
-    """Says which name is missing and what it may have been."""
+    """Says which name is missing, and what there is instead, in a form that `TextSource` makes a sentence of."""
 
     __slots__ = ()
 
@@ -38,13 +39,11 @@ class _Undefined(StrictUndefined):
     def _undefined_message(self) -> str:
         owner: object = self._undefined_obj
         name = self._undefined_name
-        if self._undefined_hint or not isinstance(name, str):
-            return super()._undefined_message
-        if isinstance(owner, Mapping):
-            keys = [str(key) for key in cast("Mapping[object, object]", owner)]
-            return f"there is no '{name}' in it{_BREAK}{names_or_closest(name, keys)}"
-        if type(owner).__name__ == "MissingType":
-            return f"'{name}' is not defined{_BREAK}{names_or_closest(name, _NAMES)}"
+        if not self._undefined_hint and isinstance(name, str):
+            if isinstance(owner, Mapping):
+                return _BREAK.join((_KEY, name, *map(str, cast("Mapping[object, object]", owner))))
+            if owner is missing:
+                return _BREAK.join((_NAME, name, *_NAMES))
         return super()._undefined_message
 
 
@@ -101,6 +100,21 @@ class TextSource:
         Raises:
             BundleError: When the template has a syntax error, uses an undefined name, or raises.
         """
+        try:
+            return self._render(params, task_id, tags, more)
+        except _UnwritableError as exc:
+            what = f"task '{task_id}': {exc.problem.what}"
+            raise BundleError([replace(exc.problem, what=what)]) from exc.__cause__
+
+    def problem(self, *, params: Mapping[str, Any], task_id: str, tags: Sequence[str]) -> Problem | None:
+        """Return what keeps the text from being written for a task; None when it can be. See `render`."""
+        try:
+            self._render(params, task_id, tags, {})
+        except _UnwritableError as exc:
+            return exc.problem
+        return None
+
+    def _render(self, params: Mapping[str, Any], task_id: str, tags: Sequence[str], more: Mapping[str, Any]) -> str:
         if not any(mark in self.text for mark in _MARKS):
             return self.text.removesuffix("\n")
         filename = _INLINE if self.path is None else str(self.root / self.path)
@@ -108,15 +122,12 @@ class TextSource:
             template = _compile(self.root, self.text, filename)
             return template.render({**more, "params": params, "task_id": task_id, "tags": tags})
         except TemplateSyntaxError as exc:
-            where = self._place(exc.filename or filename, exc.lineno)
-            what = f"the template does not parse: {exc.message}"
-            raise self._error(where, what, "correct the syntax on or above this line") from None
+            path, line = self._place(exc.filename or filename, exc.lineno)
+            what, fix = f"the template does not parse: {exc.message}", "correct the syntax on or above this line"
         except Exception as exc:  # noqa: BLE001 - a template runs the bundle's own expressions: anything may come
-            what, _, fix = str(exc).partition(_BREAK)
-            if not fix or _BREAK in fix:
-                what, fix = f"{type(exc).__name__}: {exc}".splitlines()[0], "correct the template"
-            what = f"the template cannot be written for task '{task_id}': {what}"
-            raise self._error(self._raised_at(exc, filename), what, fix) from None
+            path, line = self._raised_at(exc, filename)
+            what, fix = _say(exc, params)
+        raise _UnwritableError(Problem(path=path, line=line, what=what, fix=fix))
 
     def _raised_at(self, exc: BaseException, filename: str) -> tuple[Path, int]:
         """Return the innermost line of a template of this bundle that `exc` came through."""
@@ -132,5 +143,27 @@ class TextSource:
             return self.written_at
         return Path(filename).relative_to(self.root), line
 
-    def _error(self, place: tuple[Path, int], what: str, fix: str) -> BundleError:
-        return BundleError([Problem(path=place[0], line=place[1], what=what, fix=fix)])
+
+class _UnwritableError(Exception):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+def _say(exc: Exception, params: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what is wrong with a template, and what to write instead."""
+    if isinstance(exc, UndefinedError):
+        kind, *rest = str(exc).split(_BREAK)
+        if kind == _KEY:
+            name, *known = rest
+            return f"the template uses the key '{name}', which is not there", names_or_closest(name, known)
+        if kind == _NAME:
+            name, *known = rest
+            fix = f"write params.{name}" if name in params else names_or_closest(name, known)
+            return f"the template uses '{name}', which is not defined", fix
+    if isinstance(exc, TemplateNotFound):
+        return (
+            f"the template includes '{exc.name}', which is not in the bundle",
+            "write a path from the bundle's folder",
+        )
+    return f"the template raises {type(exc).__name__}: {exc}".splitlines()[0], "correct the template"
