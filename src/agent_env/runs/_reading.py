@@ -116,12 +116,15 @@ def read_groups(conn: sqlite3.Connection, *, prefix: str = "", exact: bool = Fal
         bounds,
     ):
         tallies.setdefault(key, {}).setdefault(what, {})[kind] = n
+    dead = dead_json(conn)
     lost: dict[int, int] = dict(
         conn.execute(
             "SELECT group_key, count(*) FROM runs WHERE state = 'running'"
             " AND writer_key IN (SELECT value FROM json_each(?)) GROUP BY group_key",
-            (dead_json(conn),),
+            (dead,),
         ).fetchall()
+        if dead != "[]"
+        else []
     )
     return [_group(row, tallies.get(row["key"], {}), lost.get(row["key"], 0)) for row in rows]
 

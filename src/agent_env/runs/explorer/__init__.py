@@ -1,1 +1,11 @@
-"""runs/explorer"""
+"""The explorer: pages in a browser that show what the runs of a folder did, by training step.
+
+Rendered on the server, read-only, for this machine alone.
+"""
+
+from __future__ import annotations
+
+from agent_env.runs.explorer.app import build_app
+from agent_env.runs.explorer.serve import LOOPBACK, serve
+
+__all__ = ["LOOPBACK", "build_app", "serve"]

@@ -1,0 +1,102 @@
+"""`agent-env show`: one run's conversation in the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agent_env.runs import RunIndex, RunState, RunSummary
+from agent_env.runs.conversation import Item, conversation
+from agent_env.runs.visible import one_line, visible
+
+__all__ = ["command"]
+
+_COLOURS = {
+    "call": "magenta",
+    "tool": "magenta",
+    "assistant": "cyan",
+    "score": "green",
+    "failure": "red",
+    "cut": "yellow",
+}
+
+
+@click.command("show")
+@click.argument("run")
+@click.option(
+    "--runs", "folder", type=click.Path(path_type=Path), default=Path("runs"), help="The runs folder (default: ./runs)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON: the run, then every event.")
+def command(run: str, folder: Path, *, as_json: bool) -> None:
+    """Print the conversation of RUN: its id, or the start of it."""
+    with RunIndex.open(folder, read_only=True) as index:
+        record = index.read(run, limit=1)
+        events = list(index.events(record.run.run_id))
+    if as_json:
+        whole = asdict(record.run) | {"params": record.params, "tags": record.tags}
+        click.echo(json.dumps({"run": whole, "events": [asdict(event) for event in events]}, indent=1))
+        return
+    _print_run(record.run, record.params)
+    is_whole = record.run.state is not RunState.RUNNING
+    for item in conversation(events, is_whole=is_whole):
+        _print_item(item, record.run.opened_at_s)
+    click.echo()
+    _print_end(record.run)
+
+
+def _print_run(run: RunSummary, params: object) -> None:
+    click.secho(visible(run.task_id), bold=True)
+    lines = [
+        f"run     {run.run_id}",
+        f"group   {run.group}, rollout {run.rollout}" + (f", try {run.attempt + 1}" if run.attempt else ""),
+        f"bundle  {run.bundle_name} {run.bundle_version}",
+    ]
+    if params:
+        lines.append(f"params  {one_line(json.dumps(params, ensure_ascii=False), 160)}")
+    lines += [f"{name}  {value}" for name, value in run.labels.items()]
+    for line in lines:
+        click.echo(one_line(line, 180))
+
+
+def _print_item(item: Item, opened_at_s: float) -> None:
+    at = f"+{max(0.0, item.at_s - opened_at_s):.2f} s"
+    if item.look == "step":
+        click.secho(f"\n{at:>10}  {one_line(item.title)}  {one_line(item.note)}", dim=True)
+        return
+    click.echo()
+    title = click.style(one_line(item.title), bold=True, fg="red" if item.is_error else _COLOURS.get(item.look))
+    click.echo(f"{at:>10}  {title}" + (f"  {one_line(item.note)}" if item.note else ""))
+    _print_text(item.text)
+    for section in item.sections:
+        click.secho(f"{'':>10}  {one_line(section.title)}:", dim=True)
+        _print_text(section.text, is_error=section.is_error)
+
+
+def _print_text(text: str, *, is_error: bool = False) -> None:
+    for line in visible(text).splitlines():
+        click.secho(f"{'':>12}{line}", fg="red" if is_error else None)
+
+
+def _print_end(run: RunSummary) -> None:
+    words: list[str] = [run.state.value]
+    if run.cut:
+        words.append(f"cut: {run.cut.replace('_', ' ')}")
+    words += _numbers(run.scores.items())
+    if run.reward is not None:
+        words.append(f"reward {run.reward:.6g}")
+    words.append(
+        f"{run.messages} messages, {run.calls} calls ({run.call_errors} with an error), {run.duration_s:.1f} s"
+    )
+    click.secho(visible(" · ".join(words)), bold=True)
+    if run.failure is not None:
+        line = f"failed in {run.failure.step} ({run.failure.kind}): {run.failure.message}"
+        click.secho(one_line(line, 500), fg="red")
+
+
+def _numbers(scores: Iterable[tuple[str, Any]]) -> list[str]:
+    return [f"{name} {value:.6g}" if isinstance(value, int | float) else f"{name} {value}" for name, value in scores]

@@ -1,0 +1,275 @@
+"""A run's events as a conversation to read: prompts, messages, calls with their answers, scores, failures.
+
+For the explorer and `agent-env show`. What an event lacks is left out; an event of an unknown kind is shown as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from agent_env.runs.record import RunEvent
+
+__all__ = ["Item", "Section", "conversation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A titled text inside an item, folded at first where it is not what a reader came for."""
+
+    title: str
+    text: str
+    is_folded: bool = True
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One thing to read."""
+
+    seq: int
+    """The place of its event in the run."""
+    look: str
+    """How it looks: `step`, `prompt`, a message's role, `call`, `score`, `failure`, `cut`, `other`."""
+    title: str
+    text: str = ""
+    note: str = ""
+    """Beside the title: a duration, a reason."""
+    sections: tuple[Section, ...] = ()
+    at_s: float
+    """Unix seconds."""
+    turn: int | None
+    is_error: bool = False
+
+
+@dataclass(slots=True)
+class _Reading:
+    items: list[Item] = field(default_factory=list[Item])
+    open_calls: dict[str, int] = field(default_factory=dict[str, int])
+    """Where in `items` the calls without an answer are, by call id."""
+    last_text: str = ""
+
+
+def conversation(events: Sequence[RunEvent], *, is_whole: bool) -> list[Item]:
+    """Turn events into what a reader sees.
+
+    Args:
+        events: A page of a run, in order.
+        is_whole: Nothing follows them: a call that a message asks for and that is not among them was never made.
+    """
+    reading = _Reading()
+    for index, event in enumerate(events):
+        if event.kind == "message":
+            reading.items.append(_message(event, _calls_not_made(events, index, is_whole=is_whole)))
+            reading.last_text = reading.items[-1].text
+        elif event.kind in _CHANGES:
+            _CHANGES[event.kind](reading, event)
+        else:
+            make = _ITEMS.get(event.kind, _other)
+            reading.items.append(make(event))
+    return reading.items
+
+
+def _item(event: RunEvent, look: str, title: str, **more: Any) -> Item:
+    return Item(seq=event.seq, look=look, title=title, at_s=event.at_s, turn=event.turn, **more)
+
+
+def _other(event: RunEvent) -> Item:
+    return _item(event, "other", event.kind, text=_json(event.data))
+
+
+def _start_step(event: RunEvent) -> Item:
+    return _item(event, "step", event.step, note=_text(event.data.get("kind")))
+
+
+def _cut(event: RunEvent) -> Item:
+    return _item(event, "cut", "cut", note=_text(event.data.get("reason")).replace("_", " "))
+
+
+def _end_step(reading: _Reading, event: RunEvent) -> None:
+    duration = _duration(event.data.get("duration_s"))
+    for index, item in enumerate(reading.items):
+        if item.look == "step" and item.title == event.step:
+            reading.items[index] = replace(item, note=" · ".join(filter(None, (item.note, duration))))
+            return
+
+
+def _start_turn(reading: _Reading, event: RunEvent) -> None:
+    data = event.data
+    sections: list[Section] = []
+    if data.get("system_prompt"):
+        sections.append(Section(title="system prompt", text=_text(data["system_prompt"])))
+    if data.get("tools"):
+        tools = _list(data["tools"])
+        sections.append(Section(title=f"{len(tools)} tool{'s' * (len(tools) != 1)}", text=_tools(tools)))
+    agent = _text(data.get("agent"))
+    reading.items.append(
+        _item(
+            event,
+            "prompt",
+            "prompt",
+            text=_text(data.get("prompt")),
+            note=f"to {agent}" if agent else "",
+            sections=tuple(sections),
+        )
+    )
+
+
+def _message(event: RunEvent, not_made: Sequence[Mapping[str, Any]]) -> Item:
+    message = _mapping(event.data.get("message"))
+    text, sections = _content(message.get("content"))
+    for call in not_made:
+        title = f"call not made: {_text(call.get('name'))}"
+        sections.append(Section(title=title, text=_text(call.get("arguments")), is_folded=False))
+    role = _text(message.get("role")) or "message"
+    return _item(event, role, role, text=text, sections=tuple(sections), note=_text(message.get("name")))
+
+
+def _calls_not_made(events: Sequence[RunEvent], index: int, *, is_whole: bool) -> list[Mapping[str, Any]]:
+    message = _mapping(events[index].data.get("message"))
+    asked = [_mapping(call) for call in _list(message.get("tool_calls"))]
+    made = 0
+    for event in events[index + 1 :]:
+        if event.kind in {"message", "turn_ended", "turn_started", "failure"}:
+            return asked[made:]
+        made += event.kind == "call"
+    return asked[made:] if is_whole else []
+
+
+def _call(reading: _Reading, event: RunEvent) -> None:
+    data = event.data
+    arguments = data.get("arguments")
+    sections = [Section(title="arguments", text=_json(arguments), is_folded=False)]
+    raw = data.get("raw")
+    if isinstance(raw, str) and raw and not _says(raw, arguments):
+        sections.append(Section(title="as the model wrote them", text=raw, is_folded=False))
+    reading.open_calls[_call_id(event)] = len(reading.items)
+    reading.items.append(_item(event, "call", _text(data.get("tool")) or "call", sections=tuple(sections)))
+
+
+def _answer(reading: _Reading, event: RunEvent) -> None:
+    data = event.data
+    is_error = bool(data.get("is_error"))
+    answer = Section(
+        title="error" if is_error else "answer", text=_text(data.get("text")), is_folded=False, is_error=is_error
+    )
+    sections = [answer]
+    if data.get("content"):
+        sections.append(Section(title="content", text=_json(data["content"])))
+    if data.get("traceback"):
+        sections.append(Section(title="traceback", text=_text(data["traceback"])))
+    note = _duration(data.get("duration_s"))
+    at = reading.open_calls.pop(_call_id(event), None)
+    if at is None:
+        tool = _text(data.get("tool")) or "answer"
+        reading.items.append(_item(event, "call", tool, sections=tuple(sections), note=note, is_error=is_error))
+        return
+    call = reading.items[at]
+    reading.items[at] = replace(call, sections=(*call.sections, *sections), note=note, is_error=is_error)
+
+
+def _end_turn(reading: _Reading, event: RunEvent) -> None:
+    # The reply was a message already, unless the caller only ended the turn with it.
+    reply = _text(event.data.get("reply"))
+    if reply and reply != reading.last_text:
+        reading.items.append(_item(event, "assistant", "assistant", text=reply))
+    reading.last_text = ""
+
+
+def _score(event: RunEvent) -> Item:
+    data = event.data
+    metrics = _mapping(data.get("metrics"))
+    sections = (Section(title="metrics", text=_json(metrics), is_folded=False),) if metrics else ()
+    value = data.get("value")
+    note = f"{value:.6g}" if isinstance(value, int | float) else _text(value)
+    return _item(event, "score", event.step, text=_text(data.get("explanation")), note=note, sections=sections)
+
+
+def _failure(event: RunEvent) -> Item:
+    data = event.data
+    trace = _text(data.get("traceback"))
+    return _item(
+        event,
+        "failure",
+        f"failed in {event.step}" if event.step else "failed",
+        text=_text(data.get("message")),
+        note=_text(data.get("kind")),
+        sections=(Section(title="traceback", text=trace),) if trace else (),
+        is_error=True,
+    )
+
+
+_CHANGES: Mapping[str, Callable[[_Reading, RunEvent], None]] = {
+    "step_ended": _end_step,
+    "turn_started": _start_turn,
+    "call": _call,
+    "answer": _answer,
+    "turn_ended": _end_turn,
+}
+_ITEMS: Mapping[str, Callable[[RunEvent], Item]] = {
+    "step_started": _start_step,
+    "cut": _cut,
+    "score": _score,
+    "failure": _failure,
+}
+
+
+def _content(content: object) -> tuple[str, list[Section]]:
+    if content is None or isinstance(content, str):
+        return content or "", []
+    texts: list[str] = []
+    sections: list[Section] = []
+    for part in map(_mapping, _list(content)):
+        kind = _text(part.get("type"))
+        if kind == "text":
+            texts.append(_text(part.get("text")))
+        elif kind in {"thinking", "reasoning"}:
+            sections.append(Section(title="thinking", text=_text(part.get(kind) or part.get("text"))))
+        else:
+            sections.append(Section(title=kind or "part", text=_json(part)))
+    return "\n".join(texts), sections
+
+
+def _tools(tools: Iterable[object]) -> str:
+    lines: list[str] = []
+    for tool in map(_mapping, tools):
+        properties = _mapping(_mapping(tool.get("parameters")).get("properties"))
+        lines.append(f"{_text(tool.get('name'))}({', '.join(properties)})")
+        lines += [f"    {line}" for line in _text(tool.get("description")).splitlines()]
+    return "\n".join(lines)
+
+
+def _call_id(event: RunEvent) -> str:
+    return _text(event.data.get("call_id")) or f"by tool {_text(event.data.get('tool'))}"
+
+
+def _says(raw: str, arguments: object) -> bool:
+    """Whether the raw text is those arguments, so that showing it tells a reader nothing."""
+    try:
+        return json.dumps(json.loads(raw)) == json.dumps(arguments)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _duration(seconds: object) -> str:
+    if not isinstance(seconds, int | float):
+        return ""
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _text(value: object) -> str:
+    return "" if value is None else value if isinstance(value, str) else _json(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
