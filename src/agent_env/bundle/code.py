@@ -79,10 +79,11 @@ class PythonRef:
                 path, line = Path(exc.filename).relative_to(self.root), exc.lineno or 1
             fix = "correct the syntax"
         elif isinstance(exc, ModuleNotFoundError):
-            fix = self._how_to_import(exc.name or "")
-            message = f"no module named '{_without_package(exc.name or '')}'"
+            own = _without_package(exc.name or "")
+            fix = self._how_to_import(own) if own == exc.name else "add the file, or correct the name"
+            message = f"no module named '{own}'"
         elif isinstance(exc, ImportError):
-            message = _without_package(message)
+            message = _without_package(message).replace(f" ({exc.path})", "")
         what = " ".join(f"importing it raised {type(exc).__name__}: {message}".split())
         if isinstance(exc, SyntaxError):
             what = f"{type(exc).__name__}: {message}"

@@ -153,6 +153,8 @@ def _yaml_problem(path: Path, text: str, exc: yaml.YAMLError) -> Problem:
     if mark is None and isinstance(position, int):
         line = text.count("\n", 0, position) + 1
     line = min(line, max(1, text.count("\n") + (not text.endswith("\n"))))
+    if text.split("\n")[line - 1].startswith("\t"):
+        return Problem(path=path, line=line, what="the line begins with a tab", fix="indent it with spaces")
     if "expected a single document" in str(exc):
         return Problem(path=path, line=line, what="a second YAML document starts here", fix="keep one in a file")
     return Problem(
@@ -226,7 +228,8 @@ def _scalar(node: ScalarNode) -> Any:
             return _finite(text)
     except ValueError:
         raise _BadValueError(_line_of(node), f"{text[:40]} is not a JSON number", "write a finite number") from None
-    raise _BadValueError(_line_of(node), f"the tag {node.tag} is not known", "write a plain value")
+    tag = str(node.tag).replace("tag:yaml.org,2002:", "!!")
+    raise _BadValueError(_line_of(node), f"the tag {tag} is not known", "write a plain value")
 
 
 def _finite(text: str) -> float:

@@ -99,6 +99,7 @@ class _Reader:
         self._files = BundleFiles(source.root)
         self._references = References(self._files, source.problems)
         self._broken: set[str] = set()
+        self._unread = False
 
     def read(self) -> None:
         tasks = list(self._task_files())
@@ -145,7 +146,7 @@ class _Reader:
             built = self._task(bundle, task_document, task, steps)
             if built is not None:
                 known[built.id] = built
-        if not tasks and not self._broken:
+        if not tasks and not self._broken and not self._unread:
             self._problems.append(document.problem((), "the bundle has no task", "add one under tasks/"))
         selected.update(self._select(evals, known))
 
@@ -166,9 +167,11 @@ class _Reader:
             if path.suffix in _YAML:
                 document = read_yaml(self._source.root, path, self._problems)
                 documents = [] if document is None else [document]
-                self._broken.update({path.as_posix()} if document is None else ())
+                self._unread |= document is None
             elif path.suffix == ".jsonl":
-                documents = read_json_lines(self._source.root, path, self._problems)
+                before = len(self._problems)
+                documents = list(read_json_lines(self._source.root, path, self._problems))
+                self._unread |= len(self._problems) > before
             else:
                 continue
             for document in documents:
@@ -178,8 +181,7 @@ class _Reader:
                 if task is not None:
                     yield document, task
                 else:
-                    task_id: object = document.data.get("id") if isinstance(data, dict) else None
-                    self._broken.add(str(task_id))
+                    self._broken.add(str(document.data.get("id")) if isinstance(data, dict) else "")
 
     def _eval_files(self) -> Iterator[tuple[str, tuple[Document, EvalFile]]]:
         for path in self._walk("evals"):
@@ -217,6 +219,7 @@ class _Reader:
                 if len(names) > 1:
                     what = f"agent '{name}' does not say which envs it works in"
                     self._problems.append(document.problem(loc, what, f"add envs: [{', '.join(names)}]"))
+                    names = []
             for index, env in enumerate(names):
                 if env not in header.envs:
                     problem = document.problem(
@@ -287,12 +290,12 @@ class _Reader:
                     continue
                 found = [task_id for task_id in tasks if fnmatchcase(task_id, pattern)]
                 ids.update(found)
-                if not found and pattern not in self._broken:
+                if not found and not self._unread and not any(fnmatchcase(name, pattern) for name in self._broken):
                     what = f"eval '{name}' names task '{pattern}', which is not there"
                     problem = document.problem(("tasks", index), what, names_or_closest(pattern, tasks))
                     self._problems.append(problem)
             for index, tag in enumerate(chosen.tags):
-                if tag not in tags:
+                if tag not in tags and not self._unread and not self._broken:
                     what = f"eval '{name}' names tag '{tag}', which no task has"
                     problem = document.problem(("tags", index), what, names_or_closest(tag, sorted(tags)))
                     self._problems.append(problem)

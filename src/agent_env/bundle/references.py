@@ -50,10 +50,8 @@ class References:
             try:
                 path = self._files.find(template)
             except MisfitError as exc:
-                fix = (
-                    f"{exc.fix}; write {{text: ...}} if it is the text itself" if isinstance(written, str) else exc.fix
-                )
-                self._problems.append(document.problem(loc, exc.what, fix))
+                or_text = " (or write {text: ...} if it is the text itself)" if isinstance(written, str) else ""
+                self._problems.append(document.problem(loc, exc.what, f"{exc.fix}{or_text}"))
                 return None
             text = read_text(self._files.root, path, self._problems)
             if text is None:

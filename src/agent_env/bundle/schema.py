@@ -138,6 +138,10 @@ def _verifiers(data: object) -> str | None:
     return "<list>" if isinstance(data, list) else "<one>" if isinstance(data, (dict, VerifyFile)) else None
 
 
+def _reward_form(data: object) -> str | None:
+    return "<id>" if isinstance(data, str) else "<weights>" if isinstance(data, dict) else None
+
+
 _TEXT_ERROR = "misfit_text"
 _VERIFY_ERROR = "misfit_verify"
 
@@ -159,6 +163,12 @@ PromptText = Annotated[
 Verifiers = Annotated[
     Annotated[VerifyFile, Tag("<one>")] | Annotated[list[VerifyFile], Field(min_length=1), Tag("<list>")],
     Discriminator(_verifiers, custom_error_type=_VERIFY_ERROR, custom_error_message="verify"),
+]
+
+
+Reward = Annotated[
+    Annotated[str, Tag("<id>")] | Annotated[dict[str, float], Field(min_length=1), Tag("<weights>")],
+    Discriminator(_reward_form, custom_error_type="misfit_reward", custom_error_message="reward"),
 ]
 
 
@@ -326,7 +336,7 @@ class BundleFile(Shape):
     """The agents by name. Default: one played agent, `agent`."""
     played: str | None = None
     """The agent that a trainer plays; needed when several are `played`."""
-    reward: str | Annotated[dict[str, float], Field(min_length=1)] | None = None
+    reward: Reward | None = None
     """The verify step whose score is the reward, or weights by step. Needed with several verify steps in a task."""
     players: dict[Name, str] = {}
     """Python policies that come with the bundle, `players/file.py:function` by name."""

@@ -27,6 +27,7 @@ _WANTED = {
     "model_type": "a mapping: {key: value}",
     "misfit_text": "text, {text: ...} or {template: file}",
     "misfit_verify": "{python: verifiers/file.py}",
+    "misfit_reward": "the id of a verify step, or weights {id: 0.5, ...}",
 }
 
 
@@ -93,14 +94,14 @@ def _locs(data: Any) -> dict[int, Loc]:
 
 
 def _problem(document: Document, loc: Loc, error: ErrorDetails) -> Problem:
-    what, fix = _say(_name(loc), error)
+    what, fix = _say(_name(loc) or ("the file" if document.node else "the line"), error)
     return document.problem(loc, what, fix)
 
 
 def _name(loc: Loc) -> str:
-    """Return how a person would name a place: `'prompt'`, `item 2 of 'tags'`."""
+    """Return how a person would name a place: `'prompt'`, `item 2 of 'tags'`; nothing for the whole document."""
     if not loc:
-        return "the file"
+        return ""
     last = loc[-1]
     return f"'{last}'" if isinstance(last, str) else f"item {last + 1} of {_name(loc[:-1])}"
 

@@ -114,7 +114,9 @@ class _Validation:
                     continue
                 for tool, (file, line) in self._envs[env].tools.items():
                     if tool in owners:
-                        what = f"tool '{tool}' is in envs '{owners[tool]}' and '{env}', which agent '{agent.name}' both has"
+                        what = (
+                            f"tool '{tool}' is in envs '{owners[tool]}' and '{env}', and agent '{agent.name}' has both"
+                        )
                         fix = "give one of them another name="
                         yield Problem(path=self._relative(file), line=line, what=what, fix=fix)
                     owners.setdefault(tool, env)

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Annotated, Any, NotRequired, cast, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
@@ -212,13 +211,14 @@ class _Reader:
         except RecursiveSchemaError as exc:
             self._error(f"takes {exc}, which contains itself", "use a type of a fixed depth, or an id in its place")
             return None
-        except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError) as exc:
-            self._error(
-                f"takes a type that has no JSON Schema: {str(exc).splitlines()[0]}", "use a JSON type or a model"
-            )
-            return None
         except Exception as exc:  # noqa: BLE001 - builds schemas from the bundle's own classes
-            self._error(f"has types that cannot be read: {type(exc).__name__}: {exc}", "use a JSON type or a model")
+            name = next((name for name, hint in fields.items() if not _has_schema(hint)), None)
+            what = f"has types that cannot be read: {type(exc).__name__}: {exc}".splitlines()[0]
+            if name is not None:
+                written = parameters[name].annotation
+                shown = written if isinstance(written, str) else getattr(written, "__name__", repr(written))
+                what = f"has a parameter '{name}' whose type, {shown}, has no JSON Schema"
+            self._error(what, "use a JSON type, a dataclass or a pydantic model")
             return None
         properties = cast("dict[str, dict[str, Any]]", schema.setdefault("properties", {}))
         for name, parameter in parameters.items():
@@ -226,6 +226,14 @@ class _Reader:
                 _add_default(properties[name], parameter.default)
         order = ("type", "properties", "required", "additionalProperties")
         return adapter, {key: schema[key] for key in order if key in schema}
+
+
+def _has_schema(hint: Any) -> bool:
+    try:
+        TypeAdapter[Any](hint).json_schema()
+    except Exception:  # noqa: BLE001 - builds schemas from the bundle's own classes
+        return False
+    return True
 
 
 def _add_default(schema: dict[str, Any], default: Any) -> None:
