@@ -240,10 +240,16 @@ BROKEN: list[Broken] = [
         ["bundle.yaml:5: there is no played agent 'clerc', did you mean 'clerk'?"],
     ),
     Broken(
-        "prompt file missing", {"bundle.yaml": HEADER + "agents: {clerk: {system_prompt: prompts/policies.md}}\n"}, []
+        "prompt file missing",
+        {"bundle.yaml": HEADER + "agents: {clerk: {system_prompt: prompts/policies.md}}\n"},
+        [
+            "bundle.yaml:4: there is no file 'prompts/policies.md', did you mean 'prompts/policy.md'? (or write {text: ...} if it is the text itself)"
+        ],
     ),
     Broken(
-        "text and template", {"bundle.yaml": HEADER + "agents: {clerk: {system_prompt: {text: a, template: b}}}\n"}, []
+        "text and template",
+        {"bundle.yaml": HEADER + "agents: {clerk: {system_prompt: {text: a, template: b}}}\n"},
+        ["bundle.yaml:4: a text says both 'text' and 'template', write one of the two"],
     ),
     Broken(
         "text neither",
@@ -439,7 +445,9 @@ BROKEN: list[Broken] = [
     ),
     # templates
     Broken(
-        "template key", {"tasks/a.yaml": TASK.replace("Sell.", "Sell {{ params.cuont }}.") + "params: {count: 1}\n"}, []
+        "template key",
+        {"tasks/a.yaml": TASK.replace("Sell.", "Sell {{ params.cuont }}.") + "params: {count: 1}\n"},
+        ["tasks/a.yaml:2: the template uses the key 'cuont', which is not there (in task 'a'), did you mean 'count'?"],
     ),
     Broken(
         "template name",
@@ -536,7 +544,9 @@ BROKEN: list[Broken] = [
         ],
     ),
     Broken(
-        "env twice", steps("deploy_env: store", "deploy_env: store", "deploy_agent: clerk", "prompt: x", VERIFY), []
+        "env twice",
+        steps("deploy_env: store", "deploy_env: store", "deploy_agent: clerk", "prompt: x", VERIFY),
+        ["tasks/a.yaml:4: env 'store' is deployed twice, remove one of the two"],
     ),
     Broken(
         "no prompt step",
@@ -567,7 +577,9 @@ BROKEN: list[Broken] = [
         ["tasks/a.yaml:2: unknown key 'prompt', write one of id, tags, params, gold, steps"],
     ),
     Broken(
-        "step id twice", steps("{deploy_env: store, id: x}", "{deploy_agent: clerk, id: x}", "prompt: x", VERIFY), []
+        "step id twice",
+        steps("{deploy_env: store, id: x}", "{deploy_agent: clerk, id: x}", "prompt: x", VERIFY),
+        ["tasks/a.yaml:4: the step id 'x' is taken in this task, give it another"],
     ),
     Broken(
         "run without function",
