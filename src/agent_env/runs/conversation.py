@@ -12,7 +12,10 @@ from typing import Any, cast
 
 from agent_env.runs.record import RunEvent
 
-__all__ = ["Item", "Section", "conversation"]
+__all__ = ["Item", "Section", "conversation", "pretty"]
+
+
+_LINE_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +75,33 @@ def conversation(events: Sequence[RunEvent], *, is_whole: bool) -> list[Item]:
     return reading.items
 
 
+def pretty(value: object, indent: int = 0) -> str:
+    """Write JSON for people: what fits in a line is in one."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) + indent <= _LINE_CHARS or not value or not isinstance(value, Mapping | list):
+        return line
+    inner = " " * (indent + 2)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, object]", value).items()
+        parts = [f"{inner}{json.dumps(key, ensure_ascii=False)}: {pretty(item, indent + 2)}" for key, item in items]
+        opening, closing = "{", "}"
+    else:
+        parts = [inner + pretty(item, indent + 2) for item in cast("Sequence[object]", value)]
+        opening, closing = "[", "]"
+    return "\n".join([opening, ",\n".join(parts), " " * indent + closing])
+
+
 def _item(event: RunEvent, look: str, title: str, **more: Any) -> Item:
     return Item(seq=event.seq, look=look, title=title, at_s=event.at_s, turn=event.turn, **more)
 
 
 def _other(event: RunEvent) -> Item:
-    return _item(event, "other", event.kind, text=_json(event.data))
+    return _item(event, "other", event.kind, text=pretty(event.data))
 
 
 def _start_step(event: RunEvent) -> Item:
-    return _item(event, "step", event.step, note=_text(event.data.get("kind")))
+    kind = _text(event.data.get("kind"))
+    return _item(event, "step", event.step, note="" if kind == event.step else kind)
 
 
 def _cut(event: RunEvent) -> Item:
@@ -124,7 +144,9 @@ def _message(event: RunEvent, not_made: Sequence[Mapping[str, Any]]) -> Item:
         title = f"call not made: {_text(call.get('name'))}"
         sections.append(Section(title=title, text=_text(call.get("arguments")), is_folded=False))
     role = _text(message.get("role")) or "message"
-    return _item(event, role, role, text=text, sections=tuple(sections), note=_text(message.get("name")))
+    names = [_text(_mapping(call).get("name")) for call in _list(message.get("tool_calls"))]
+    note = f"calls {', '.join(names)}" if names else _text(message.get("name"))
+    return _item(event, role, role, text=text, sections=tuple(sections), note=note)
 
 
 def _calls_not_made(events: Sequence[RunEvent], index: int, *, is_whole: bool) -> list[Mapping[str, Any]]:
@@ -141,7 +163,7 @@ def _calls_not_made(events: Sequence[RunEvent], index: int, *, is_whole: bool) -
 def _call(reading: _Reading, event: RunEvent) -> None:
     data = event.data
     arguments = data.get("arguments")
-    sections = [Section(title="arguments", text=_json(arguments), is_folded=False)]
+    sections = [Section(title="arguments", text=pretty(arguments), is_folded=False)]
     raw = data.get("raw")
     if isinstance(raw, str) and raw and not _says(raw, arguments):
         sections.append(Section(title="as the model wrote them", text=raw, is_folded=False))
@@ -157,7 +179,7 @@ def _answer(reading: _Reading, event: RunEvent) -> None:
     )
     sections = [answer]
     if data.get("content"):
-        sections.append(Section(title="content", text=_json(data["content"])))
+        sections.append(Section(title="content", text=pretty(data["content"])))
     if data.get("traceback"):
         sections.append(Section(title="traceback", text=_text(data["traceback"])))
     note = _duration(data.get("duration_s"))
@@ -181,7 +203,7 @@ def _end_turn(reading: _Reading, event: RunEvent) -> None:
 def _score(event: RunEvent) -> Item:
     data = event.data
     metrics = _mapping(data.get("metrics"))
-    sections = (Section(title="metrics", text=_json(metrics), is_folded=False),) if metrics else ()
+    sections = (Section(title="metrics", text=pretty(metrics), is_folded=False),) if metrics else ()
     value = data.get("value")
     note = f"{value:.6g}" if isinstance(value, int | float) else _text(value)
     return _item(event, "score", event.step, text=_text(data.get("explanation")), note=note, sections=sections)
@@ -228,7 +250,7 @@ def _content(content: object) -> tuple[str, list[Section]]:
         elif kind in {"thinking", "reasoning"}:
             sections.append(Section(title="thinking", text=_text(part.get(kind) or part.get("text"))))
         else:
-            sections.append(Section(title=kind or "part", text=_json(part)))
+            sections.append(Section(title=kind or "part", text=pretty(part)))
     return "\n".join(texts), sections
 
 
@@ -260,11 +282,7 @@ def _duration(seconds: object) -> str:
 
 
 def _text(value: object) -> str:
-    return "" if value is None else value if isinstance(value, str) else _json(value)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
+    return "" if value is None else value if isinstance(value, str) else pretty(value)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

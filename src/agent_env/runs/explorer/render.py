@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from agent_env.runs.conversation import pretty
 from agent_env.runs.explorer.charts import heat, number, reward_chart, sparkline
 from agent_env.runs.record import RunState, place_of
 from agent_env.runs.visible import one_line, visible
@@ -79,10 +80,6 @@ def _count(n: int) -> str:
     return f"{n:,}".replace(",", "\u202f")  # a narrow space, as groups of digits are told apart in print
 
 
-def _pretty(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
-
-
 def _shares(states: Mapping[RunState, int]) -> Markup:
     """The outcomes as a bar whose parts are as long as their shares."""
     total = sum(states.values())
@@ -122,7 +119,7 @@ def _environment() -> Environment:
         "moment": _moment,
         "number": number,
         "one_line": one_line,
-        "pretty": _pretty,
+        "pretty": pretty,
         "place": place_of,
     }
     words: dict[str, Any] = {
