@@ -1,0 +1,145 @@
+"""What has happened in an episode: told to its sink as it happens, and kept for verifiers and players."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from agent_env.bundle import Task
+from agent_env.envs import ToolAnswer, ToolSpec
+from agent_env.episode.sink import EpisodeSink, Event, EventKind, RunHeader
+from agent_env.outcome import CutReason, Failure, Score
+from agent_env.verify import CallRecord, Message
+from agent_env.verify.view import text_of
+
+__all__ = ["EpisodeLog"]
+
+
+class EpisodeLog:
+    """Every method that tells the sink raises what the sink raises."""
+
+    __slots__ = ("_sink", "_task", "calls", "messages", "replies", "said", "scores", "step", "system", "turn", "turns")
+
+    def __init__(self, task: Task, sink: EpisodeSink) -> None:
+        self._task = task
+        self._sink = sink
+        self.step = ""
+        """The id of the step under way."""
+        self.turn: int | None = None
+        """The turn under way."""
+        self.turns = 0
+        """How many turns were started."""
+        self.said = 0
+        """How many messages the agent wrote."""
+        self.system: str | None = None
+        """The system prompt in force."""
+        self.messages: list[Message] = []
+        self.replies: list[str] = []
+        self.calls: list[CallRecord] = []
+        self.scores: dict[str, Score] = {}
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """What `EpisodeResult.metrics` has."""
+        return {
+            "messages": float(self.said),
+            "tool_calls": float(len(self.calls)),
+            "tool_errors": float(sum(call.is_error for call in self.calls)),
+            "turns": float(self.turns),
+        }
+
+    def opened(self) -> None:
+        """Say what the episode is of."""
+        task = self._task
+        header = RunHeader(
+            task_id=task.id,
+            bundle_name=task.bundle.name,
+            bundle_version=task.bundle.version,
+            params=task.params,
+            tags=task.tags,
+        )
+        self._sink.opened(header)
+
+    def step_started(self, step: str, kind: str) -> None:
+        """A step begins."""
+        self.step = step
+        self._tell(EventKind.STEP_STARTED, {"kind": kind})
+
+    def step_ended(self, duration_s: float) -> None:
+        """The step is over."""
+        self._tell(EventKind.STEP_ENDED, {"duration_s": duration_s})
+
+    def turn_started(self, agent: str, system_prompt: str, prompt: str, tools: tuple[ToolSpec, ...]) -> None:
+        """An agent is prompted."""
+        self.turn = self.turns
+        self.turns += 1
+        if system_prompt and system_prompt != self.system:
+            self.system = system_prompt
+            self.messages.append(Message(role="system", content=system_prompt))
+        self.messages.append(Message(role="user", content=prompt))
+        shown = [{"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools]
+        self._tell(
+            EventKind.TURN_STARTED,
+            {"agent": agent, "system_prompt": system_prompt, "prompt": prompt, "tools": shown},
+        )
+
+    def message(self, message: Message) -> None:
+        """The agent says something."""
+        self.messages.append(message)
+        self.said += message["role"] == "assistant"
+        self._tell(EventKind.MESSAGE, {"message": message})
+
+    def call(self, call_id: str, tool: str, arguments: Mapping[str, Any] | None, raw: str | None) -> None:
+        """A tool call is about to run."""
+        self._tell(EventKind.CALL, {"call_id": call_id, "tool": tool, "arguments": arguments, "raw": raw})
+
+    def answer(
+        self, call_id: str, tool: str, arguments: Mapping[str, Any] | None, answer: ToolAnswer, duration_s: float
+    ) -> None:
+        """The call has come to something."""
+        turn = self.turn or 0
+        self.calls.append(
+            CallRecord(tool=tool, arguments=arguments, text=answer.text, is_error=answer.is_error, turn=turn)
+        )
+        self.messages.append(Message(role="tool", content=answer.text, tool_call_id=call_id, name=tool))
+        data: dict[str, Any] = {
+            "call_id": call_id,
+            "tool": tool,
+            "text": answer.text,
+            "is_error": answer.is_error,
+            "ends_turn": answer.ends_turn,
+            "duration_s": duration_s,
+        }
+        if answer.content:
+            data["content"] = list(answer.content)
+        if answer.traceback:
+            data["traceback"] = answer.traceback
+        self._tell(EventKind.ANSWER, data)
+
+    def turn_ended(self, reply: Message | None) -> None:
+        """The agent's turn is over."""
+        self._tell(EventKind.TURN_ENDED, {"reply": reply})
+        self.turn = None
+
+    def replied(self, reply: Message | None) -> None:
+        """Keep what the agent said at the end of a turn that it ended."""
+        self.replies.append("" if reply is None else text_of(reply))
+
+    def cut(self, reason: CutReason) -> None:
+        """The trainer ends the episode."""
+        self._tell(EventKind.CUT, {"reason": str(reason)})
+
+    def score(self, score: Score) -> None:
+        """A verifier has scored."""
+        self.scores[score.step] = score
+        data = {"value": score.value, "explanation": score.explanation, "metrics": dict(score.metrics)}
+        self._tell(EventKind.SCORE, data)
+
+    def failure(self, failure: Failure) -> None:
+        """Something broke."""
+        data = {"kind": str(failure.kind), "message": failure.message, "traceback": failure.traceback}
+        self._tell(EventKind.FAILURE, data)
+
+    def _tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
+        self._sink.event(Event(kind, time.time(), self.step, self.turn, data))

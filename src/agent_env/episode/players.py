@@ -1,0 +1,127 @@
+"""Playing an episode with a Python function in the model's place.
+
+Covers a bundle's players, such as the best one, and functions in tests. Not models.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from agent_env.bundle import PythonRef, Task
+from agent_env.envs import ToolAnswer, ToolSpec
+from agent_env.episode._episode import Episode, Turn, open_episode
+from agent_env.episode.limits import DEFAULT_LIMITS, Limits
+from agent_env.episode.sink import EpisodeSink
+from agent_env.errors import UsageError
+from agent_env.outcome import CutReason, EpisodeResult
+from agent_env.verify import Message, ToolCall
+
+__all__ = ["Player", "PlayerTurn", "play"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayerTurn:
+    """What a player sees when it is its move."""
+
+    prompt: str
+    system_prompt: str
+    tools: tuple[ToolSpec, ...]
+    messages: Sequence[Message]
+    """The conversation so far, answers of tools included."""
+    params: Mapping[str, Any]
+    """The task's params."""
+    task_id: str
+    turn: int
+    """The turn's place in the episode, from 0."""
+
+
+Player = Callable[[PlayerTurn], Message | Awaitable[Message]]
+"""Says the next message: one with `tool_calls` is answered, one without ends the turn."""
+
+
+async def play(
+    task: Task,
+    player: Player | PythonRef,
+    *,
+    sink: EpisodeSink | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    max_messages: int = 200,
+) -> EpisodeResult:
+    """Play a task with a player.
+
+    Args:
+        task: The task.
+        player: A function, plain or `async def`, or one of `Bundle.players`.
+        sink: Takes the episode down.
+        limits: Bounds for steps that have none of their own.
+        max_messages: How many messages the player may write; then the episode is cut (`message_limit`).
+
+    Raises:
+        BundleError: When the player's file cannot be imported.
+        UsageError: When what the player says is no message.
+        RunIndexError: When the sink cannot take the episode down.
+
+    What the player raises comes out of here, and the episode is abandoned.
+    """
+    function = _function(player)
+    async with open_episode(task, sink=sink, limits=limits) as episode:
+        turn = await episode.start()
+        for _ in range(max_messages):
+            if turn is None:
+                break
+            message = await _say(function, episode, turn)
+            calls = message.get("tool_calls")
+            if not calls:
+                turn = await turn.end(message)
+                continue
+            turn.record(message)
+            answers = [await _call(turn, call) for call in calls]
+            if any(answer.ends_turn for answer in answers):
+                turn = await turn.end(message)
+        if turn is not None:
+            await episode.cut(CutReason.MESSAGE_LIMIT)
+        return await episode.result()
+
+
+def _function(player: Player | PythonRef) -> Player:
+    if not isinstance(player, PythonRef):
+        return player
+    loaded = player.load()
+    if not callable(loaded):
+        raise UsageError(f"{player} is no function: a player takes a PlayerTurn and returns a message")
+    return cast("Player", loaded)
+
+
+async def _say(player: Player, episode: Episode, turn: Turn) -> Message:
+    view = episode.view
+    said = player(
+        PlayerTurn(
+            prompt=turn.prompt,
+            system_prompt=turn.system_prompt,
+            tools=turn.tools,
+            messages=view.messages,
+            params=view.params,
+            task_id=view.task_id,
+            turn=turn.index,
+        )
+    )
+    message = await said if inspect.isawaitable(said) else said
+    if not isinstance(message, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - from untyped code
+        raise UsageError(f"the player said a {type(message).__name__}, not a message with role and content")
+    return message
+
+
+async def _call(turn: Turn, call: ToolCall) -> ToolAnswer:
+    name, raw, call_id = call["name"], call["arguments"], call.get("id")
+    try:
+        arguments = json.loads(raw)
+    except ValueError as exc:
+        return turn.refuse(name, f"the arguments of {name} are no JSON: {exc}", raw=raw, call_id=call_id)
+    if not isinstance(arguments, dict):
+        text = f"the arguments of {name} are no JSON object: write {{...}}"
+        return turn.refuse(name, text, raw=raw, call_id=call_id)
+    return await turn.call(name, cast("dict[str, Any]", arguments), call_id=call_id, raw=raw)
