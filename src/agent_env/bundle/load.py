@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -59,9 +59,16 @@ def load_bundle(path: Path | str) -> Bundle:
 
 
 def in_order(problems: list[Problem]) -> list[Problem]:
-    """Return problems as they are shown: `bundle.yaml` first, then by file and line, each once."""
-    unique = dict.fromkeys(problems)
+    """Return problems as they are shown: `bundle.yaml` first, then by file and line, each once and on one line."""
+    unique = dict.fromkeys(replace(item, what=_printable(item.what), fix=_printable(item.fix)) for item in problems)
     return sorted(unique, key=lambda problem: (problem.path != Path("bundle.yaml"), problem.path, problem.line))
+
+
+def _printable(text: str) -> str:
+    """Write out line ends and other control characters that a message repeats from a file."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def read_bundle(path: Path | str) -> BundleSource:

@@ -1,7 +1,7 @@
 """Prompts and system prompts: Jinja templates over a task, sandboxed, undefined names refused.
 
 A template sees `params`, `task_id` and `tags`, and may include other files of its bundle by their path. Lines that hold
-only a block (`{% for %}`) leave no empty line behind.
+only a block (`{% for %}`) leave no empty line behind; one line end at the end of the text is dropped.
 """
 
 from __future__ import annotations
@@ -65,7 +65,13 @@ def _environment(root: Path) -> _Environment:
         changed = path.stat().st_mtime_ns
         return path.read_text(encoding="utf-8"), str(path), lambda: path.stat().st_mtime_ns == changed
 
-    return _Environment(loader=FunctionLoader(load), undefined=_Undefined, trim_blocks=True, lstrip_blocks=True)
+    return _Environment(
+        loader=FunctionLoader(load),
+        undefined=_Undefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +126,8 @@ class TextSource:
         filename = _INLINE if self.path is None else str(self.root / self.path)
         try:
             template = _compile(self.root, self.text, filename)
-            return template.render({**more, "params": params, "task_id": task_id, "tags": tags})
+            text = template.render({**more, "params": params, "task_id": task_id, "tags": tags})
+            return text.removesuffix("\n")
         except TemplateSyntaxError as exc:
             path, line = self._place(exc.filename or filename, exc.lineno)
             what, fix = f"the template does not parse: {exc.message}", "correct the syntax on or above this line"

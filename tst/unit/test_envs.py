@@ -1,0 +1,431 @@
+"""Envs written in Python: what a model is shown of a tool, and what it gets for a call."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agent_env.bundle import load_bundle
+from agent_env.envs import EnvSession, ToolAnswer, open_env
+from agent_env.errors import BundleError, EnvBrokenError
+
+WriteBundle = Callable[[Mapping[str, str | bytes | None]], Path]
+OpenStore = Callable[..., AbstractAsyncContextManager[EnvSession]]
+
+IMPORTS = "from agent_env.envs import Env, ToolAnswer, ToolError, tool\nfrom agent_env.errors import EnvBrokenError\n"
+
+
+@pytest.fixture
+def open_store(small_bundle: dict[str, str], write_bundle: WriteBundle) -> OpenStore:
+    """Opens the env `Store` of a bundle whose class has the given body."""
+
+    @asynccontextmanager
+    async def open_store(body: str, before: str = "", after: str = "") -> AsyncGenerator[EnvSession]:
+        lines = "".join(f"    {line}\n" if line else "\n" for line in body.strip("\n").splitlines())
+        code = f"{before}\n{IMPORTS}\nclass Store(Env):\n{lines}{after}\n"
+        root = write_bundle({**small_bundle, "envs/store.py": code})
+        bundle = load_bundle(root)
+        async with open_env(bundle.envs["store"], task=bundle.task("a")) as session:
+            yield session
+
+    return open_store
+
+
+async def schema_of(open_store: OpenStore, parameters: str, before: str = "") -> dict[str, Any]:
+    """The JSON Schema of a tool with these parameters."""
+    async with open_store(f"@tool\ndef look(self, {parameters}):\n    '''Look.'''", before) as session:
+        return dict(session.tools[0].parameters)
+
+
+async def test_a_tool_is_described_by_its_hints_and_docstring(open_store: OpenStore) -> None:
+    """Name, description, parameters and their descriptions, in the order of the class."""
+    body = '''
+@tool
+def sell(self, count: int, note: str = "none") -> int:
+    """Sell some.
+
+    All at once.
+
+    Args:
+        count (int): How many
+            to sell.
+        note: A word: any.
+
+    Returns:
+        What is left.
+    """
+
+@tool(name="look-up", ends_turn=True)
+async def look(self) -> str:
+    """Look."""
+'''
+    async with open_store(body) as session:
+        sell, look = session.tools
+    assert (sell.name, sell.description, sell.ends_turn) == ("sell", "Sell some.\n\nAll at once.", False)
+    assert sell.parameters == {
+        "type": "object",
+        "properties": {
+            "count": {"type": "integer", "description": "How many to sell."},
+            "note": {"type": "string", "description": "A word: any.", "default": "none"},
+        },
+        "required": ["count"],
+        "additionalProperties": False,
+    }
+    assert (look.name, look.ends_turn, look.parameters["properties"]) == ("look-up", True, {})
+
+
+@pytest.mark.parametrize(
+    ("hint", "schema"),
+    [
+        ("x: int | None = None", {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}),
+        ("x: Optional[int]", {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        ("x: Literal['a', 'b'] = 'a'", {"enum": ["a", "b"], "type": "string", "default": "a"}),
+        ("x: Colour = Colour.RED", {"enum": ["red", "blue"], "type": "string", "default": "red"}),
+        ("x: list[float]", {"items": {"type": "number"}, "type": "array"}),
+        ("x: dict[str, int]", {"additionalProperties": {"type": "integer"}, "type": "object"}),
+        ("x: int | str", {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+        ("x: Any", {}),
+        (
+            "x: Annotated[int, Field(ge=1, description='One.')]",
+            {"minimum": 1, "description": "One.", "type": "integer"},
+        ),
+        (
+            "x: list[Point]",
+            {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"title": {"type": "string"}, "to": {"type": "array", "items": {"type": "integer"}}},
+                    "required": ["title", "to"],
+                },
+            },
+        ),
+        (
+            "x: Point | None = None",
+            {
+                "anyOf": [
+                    {
+                        "type": "object",
+                        "properties": {
+                            "title": {"type": "string"},
+                            "to": {"type": "array", "items": {"type": "integer"}},
+                        },
+                        "required": ["title", "to"],
+                    },
+                    {"type": "null"},
+                ],
+                "default": None,
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+async def test_types_become_schemas_without_references(
+    open_store: OpenStore, hint: str, schema: dict[str, Any], future: str
+) -> None:
+    """Optional, Literal, Enum, models, lists, unions and defaults; with and without postponed annotations."""
+    before = future + (
+        "from enum import Enum\nfrom typing import Annotated, Any, Literal, Optional\nfrom pydantic import BaseModel, Field\n"
+        "class Colour(Enum):\n    RED = 'red'\n    BLUE = 'blue'\n"
+        "class Point(BaseModel):\n    title: str\n    to: list[int]\n"
+    )
+    assert (await schema_of(open_store, hint, before))["properties"]["x"] == schema
+
+
+TYPED = '''
+@tool
+def typed(self, n: int, x: float = 1.5, colour: Colour = Colour.RED, at: Point | None = None,
+          names: set[str] = frozenset(), day: date | None = None, how: int | str = 0, copy: bool = False):
+    """Typed."""
+    return [type(value).__name__ for value in (n, x, colour, at, names, day, how, copy)]
+'''
+TYPES = (
+    "from datetime import date\nfrom enum import Enum\nfrom pydantic import BaseModel\n"
+    "class Colour(Enum):\n    RED = 'red'\n    BLUE = 'blue'\n"
+    "class Point(BaseModel):\n    x: int\n    y: list[int] = []\n"
+)
+
+
+async def test_arguments_arrive_as_the_annotated_types(open_store: OpenStore) -> None:
+    """Models, enums, sets and dates arrive as such; what is left out has its default."""
+    arguments = {"n": 1, "x": 2, "colour": "blue", "at": {"x": 1}, "names": ["a"], "day": "2026-01-31", "how": "5"}
+    async with open_store(TYPED, TYPES) as session:
+        given = await session.call("typed", {**arguments, "copy": True})
+        left_out = await session.call("typed", {"n": 1})
+    assert given.text == '["int","float","Colour","Point","set","date","str","bool"]'
+    assert left_out.text == '["int","float","Colour","NoneType","frozenset","NoneType","int","bool"]'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"n": "1"}, 'n: expected an integer, got "1"'),
+        ({"n": 1.5}, "n: expected an integer, got 1.5"),
+        ({"n": True}, "n: expected an integer, got true"),
+        ({"n": None}, "n: expected an integer, got null"),
+        ({}, "n: missing"),
+        ({"m": 1}, "n: missing\nm: there is no such parameter, known: n, x, colour, at, names, day, how, copy"),
+        ({"n": 1, "nmaes": []}, "nmaes: there is no such parameter, did you mean names?"),
+        ({"n": 1, "x": "2"}, 'x: expected a number, got "2"'),
+        ({"n": 1, "colour": "rde"}, "colour: expected one of 'red' or 'blue', got \"rde\""),
+        ({"n": 1, "at": {"y": [1, "z"]}}, 'at: missing x; at.y[1]: expected an integer, got "z"'),
+        ({"n": 1, "at": "home"}, 'at: expected an object, got "home"'),
+        ({"n": 1, "how": 1.5}, "how: expected an integer or a string, got 1.5"),
+        ({"n": 1, "copy": "yes"}, 'copy: expected true or false, got "yes"'),
+        ({"n": "1", "x": "2"}, 'n: expected an integer, got "1"\nx: expected a number, got "2"'),
+        ({"n": 1, "x": float("nan")}, "the arguments are not JSON: Out of range float values are not JSON compliant"),
+        ({"n": 1, "how": "\ud800"}, "the arguments are not Unicode text: half of a surrogate pair is in them"),
+        ({"n": "x" * 1000}, f'n: expected an integer, got "{"x" * 56}...'),
+    ],
+)
+async def test_misfit_arguments_are_told_to_the_model(
+    open_store: OpenStore, arguments: dict[str, Any], says: str
+) -> None:
+    """The answer is an error that says what was expected, a line for each parameter; the tool does not run."""
+    async with open_store(TYPED, TYPES) as session:
+        answer = await session.call("typed", arguments)
+    assert answer.is_error
+    heading, _, lines = answer.text.partition("\n")
+    assert heading == "typed was not called:"
+    assert lines.split(": nan")[0] == says
+
+
+async def test_an_unknown_tool_gets_the_closest(open_store: OpenStore) -> None:
+    """An error answer, not an exception: it is the model's slip."""
+    async with open_store("@tool\ndef sell(self):\n    '''Sell.'''") as session:
+        near = await session.call("sel", {})
+        far = await session.call("\ud800", {})
+    assert near == ToolAnswer("there is no tool 'sel', did you mean 'sell'?", is_error=True)
+    assert far == ToolAnswer("there is no tool '\ufffd', write one of sell", is_error=True)
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        *(("'text'", "text"), ("None", "ok"), ("{'b': 1, 'a': 'é'}", '{"b":1,"a":"é"}'), ("[1, None]", "[1,null]")),
+        *(("True", "true"), ("1.5", "1.5"), ("ToolAnswer('as is')", "as is"), ("b'a\\xff'", "a\ufffd")),
+        ("[float('nan')]", "[null]\n(null stands for a number that is not finite)"),
+        *(
+            ("'a\\x00b\\ud800'", "a\ufffdb\ufffd"),
+            ("{'x': '\\ud800'}", '{"x":"\ufffd"}'),
+            ("self.Point(x=1)", '{"x":1}'),
+        ),
+        (
+            "object()",
+            "TypeError: the tool's result, a object, has no JSON form: Unable to serialize unknown type: <class 'object'>",
+        ),
+    ],
+)
+async def test_results_become_text(open_store: OpenStore, returned: str, text: str) -> None:
+    """Text as it is, None as ok, the rest as compact JSON, and nothing that is no Unicode text."""
+    body = f"class Point(BaseModel):\n    x: int\n@tool\ndef look(self):\n    '''Look.'''\n    return {returned}"
+    async with open_store(body, "from pydantic import BaseModel") as session:
+        answer = await session.call("look", {})
+    assert answer.text == text
+    assert answer.is_error == text.startswith("TypeError")
+
+
+async def test_a_huge_result_loses_its_middle(open_store: OpenStore) -> None:
+    """5 MB come to at most 100,000 characters, and the text says how many are left out."""
+    async with open_store("@tool\ndef look(self):\n    '''Look.'''\n    return 'a' * 5_000_000 + 'z'") as session:
+        text = (await session.call("look", {})).text
+    assert len(text) <= 100_000
+    assert text.endswith("az")
+    assert "\n[... 4,900,101 characters left out ...]\n" in text
+
+
+async def test_what_a_tool_raises_is_an_answer(open_store: OpenStore) -> None:
+    """A refusal is its message, any other exception its type and message with the traceback aside."""
+    body = """
+@tool
+def refuse(self):
+    '''Refuse.'''
+    raise ToolError("not today")
+
+@tool
+async def stumble(self):
+    '''Stumble.'''
+    return {}["x"]
+
+@tool(blocking=True)
+def leave(self):
+    '''Leave.'''
+    raise SystemExit(3)
+"""
+    async with open_store(body) as session:
+        assert await session.call("refuse", {}) == ToolAnswer("not today", is_error=True)
+        stumbled = await session.call("stumble", {})
+        assert stumbled == ToolAnswer("KeyError: 'x'", is_error=True)
+        assert 'return {}["x"]' in stumbled.traceback
+        assert (await session.call("leave", {})).text == "RuntimeError: SystemExit: 3"
+
+
+async def test_a_broken_env_is_no_answer(open_store: OpenStore) -> None:
+    """What says that the env is broken reaches the episode, also out of a task group."""
+    body = """
+@tool
+def lose(self):
+    '''Lose.'''
+    raise EnvBrokenError("gone")
+
+@tool
+async def lose_in_a_group(self):
+    '''Lose.'''
+    raise ExceptionGroup("tasks", [ValueError(), ExceptionGroup("inner", [EnvBrokenError("gone")])])
+"""
+    async with open_store(body) as session:
+        for name in ("lose", "lose_in_a_group"):
+            with pytest.raises(EnvBrokenError, match="gone"):
+                await session.call(name, {})
+
+
+async def test_a_tool_may_end_the_turn(open_store: OpenStore) -> None:
+    """By its declaration or by one answer; an error never does."""
+    body = """
+@tool(ends_turn=True)
+def submit(self, fine: bool):
+    '''Submit.'''
+    if not fine:
+        raise ToolError("again")
+
+@tool
+def maybe(self, done: bool):
+    '''Maybe.'''
+    return ToolAnswer("x", ends_turn=done)
+"""
+    async with open_store(body) as session:
+        answers = [
+            *[await session.call("submit", {"fine": fine}) for fine in (True, False)],
+            *[await session.call("maybe", {"done": done}) for done in (True, False)],
+        ]
+    assert [answer.ends_turn for answer in answers] == [True, False, True, False]
+
+
+async def test_a_tool_that_takes_too_long_answers_so(open_store: OpenStore) -> None:
+    """Async or in a thread, the model is told; the episode goes on."""
+    body = """
+@tool(timeout_s=0.02)
+async def wait(self):
+    '''Wait.'''
+    await asyncio.sleep(30)
+
+@tool(timeout_s=0.02, blocking=True)
+def block(self):
+    '''Block.'''
+    time.sleep(0.5)
+"""
+    async with open_store(body, "import asyncio, time") as session:
+        for name in ("wait", "block"):
+            answer = await session.call(name, {})
+            assert answer == ToolAnswer(f"{name} was stopped: it took longer than 0.02 s", is_error=True)
+
+
+async def test_a_blocking_tool_neither_stalls_the_loop_nor_holds_up_a_cancellation(open_store: OpenStore) -> None:
+    """The loop turns while it runs, and an episode that is cancelled leaves its thread behind."""
+    body = "@tool(blocking=True)\ndef block(self):\n    '''Block.'''\n    time.sleep(1)"
+    async with open_store(body, "import time") as session:
+        began = time.monotonic()
+        with anyio.move_on_after(0.05) as scope:
+            await session.call("block", {})
+        assert scope.cancelled_caught
+        assert time.monotonic() - began < 0.9
+
+
+HOOKS = """
+log = []
+async def start(self):
+    self.log.append(("start", self.state["stock"], self.params, self.task_id))
+    self.state["stock"] += 1
+    self.params["count"] = 0
+
+@tool
+def stock(self):
+    '''Stock.'''
+    return self.state["stock"]
+
+@tool
+def replace(self):
+    '''Replace.'''
+    self.state = {"stock": 99}
+
+def close(self):
+    self.log.append(("close", self.state["stock"]))
+"""
+
+
+async def test_two_episodes_have_nothing_in_common(open_store: OpenStore) -> None:
+    """An instance, a state and params of its own each; verifiers read the state while the env is open."""
+    async with open_store(HOOKS) as one, open_store(HOOKS) as two:
+        await one.call("replace", {})
+        assert one.state == {"stock": 99}
+        assert two.state == {"stock": 11}
+        assert (await two.call("stock", {})).text == "11"
+
+
+async def test_hooks_run_around_the_tools(open_store: OpenStore) -> None:
+    """`start` sees the state and the task; `close` is called at the end."""
+    async with open_store(HOOKS) as session:
+        log = session._env.log  # type: ignore[attr-defined]
+        assert log == [("start", 10, {"count": 0}, "a")]
+    assert log[1:] == [("close", 11)]
+
+
+async def test_an_env_that_cannot_start_is_broken(open_store: OpenStore, caplog: pytest.LogCaptureFixture) -> None:
+    """The error names the env and what was raised, and `close` is called all the same."""
+    body = "def start(self):\n    raise OSError('no port')\ndef close(self):\n    raise OSError('closed too')\n"
+    with pytest.raises(EnvBrokenError, match="env 'store' cannot start: OSError: no port") as caught:
+        async with open_store(body):
+            pass
+    assert isinstance(caught.value.__cause__, OSError)
+    assert "closed too" in caplog.text
+
+
+async def test_what_close_raises_is_logged(open_store: OpenStore, caplog: pytest.LogCaptureFixture) -> None:
+    """It does not replace how the episode ended."""
+    async with open_store("def close(self):\n    raise OSError('stuck')"):
+        pass
+    assert "env 'store': close raised" in caplog.text
+
+
+async def test_an_env_with_a_tool_no_model_can_be_shown_does_not_open(open_store: OpenStore) -> None:
+    """The error is the one that validation prints."""
+    with pytest.raises(BundleError, match=r"envs/store\.py:6: tool 'look' has a parameter 'x' without a type"):
+        async with open_store("@tool\ndef look(self, x): ..."):
+            pass
+
+
+async def test_tools_of_a_base_class_are_offered_too(open_store: OpenStore) -> None:
+    """In the order of definition, the base's first; an overriding method without @tool takes its tool away."""
+    base = """
+class Base(Env):
+    @tool
+    def one(self):
+        '''One.'''
+    @tool
+    def two(self):
+        '''Two.'''
+"""
+    body = "class Inner(Base):\n    @tool\n    def three(self):\n        '''Three.'''\n    def two(self): ...\n"
+    async with open_store(body, IMPORTS + base, "Store = Store.Inner") as session:
+        assert [tool.name for tool in session.tools] == ["one", "three"]
+
+
+async def test_many_envs_open_at_once(small_bundle: dict[str, str], write_bundle: WriteBundle) -> None:
+    """A hundred episodes of one process each count from the universe's own number."""
+    bundle = load_bundle(write_bundle(small_bundle))
+
+    async def play(count: int) -> str:
+        async with open_env(bundle.envs["store"], task=bundle.task("a")) as session:
+            await asyncio.sleep(0)
+            return (await session.call("sell", {"count": count})).text
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(play(count)) for count in range(100)]
+    assert [task.result() for task in tasks] == [str(10 - count) for count in range(100)]

@@ -1,0 +1,201 @@
+"""Private copies of universes: nobody sees another's writes, and the bundle stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from agent_env.bundle import UniverseKind, UniverseSpec
+from agent_env.errors import UniverseError
+from agent_env.universe import open_universe
+
+
+def database(path: Path, *, wal: bool = False) -> UniverseSpec:
+    """A database with one row, `stock` = 10."""
+    with closing(sqlite3.connect(path)) as connection:
+        if wal:
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE store (stock INTEGER)")
+        connection.execute("INSERT INTO store VALUES (10)")
+        connection.commit()
+    return UniverseSpec(path=path, kind=UniverseKind.SQLITE)
+
+
+async def test_without_a_universe_the_state_is_an_empty_dict() -> None:
+    """Each copy is one of its own."""
+    async with open_universe(None) as one, open_universe(None) as two:
+        one["x"] = 1
+        assert two == {}
+
+
+async def test_json_copies_are_private_to_the_bottom(tmp_path: Path) -> None:
+    """Writes deep in one copy are not in the other, nor in one made later."""
+    path = tmp_path / "u.json"
+    path.write_text('{"orders": [{"id": 1, "note": null, "price": 1.5, "open": true}]}')
+    spec = UniverseSpec(path=path, kind=UniverseKind.JSON)
+    async with open_universe(spec) as one, open_universe(spec) as two:
+        one["orders"][0]["id"] = 2
+        one["orders"].append("x")
+        assert two == {"orders": [{"id": 1, "note": None, "price": 1.5, "open": True}]}
+    async with open_universe(spec) as three:
+        assert three == two
+
+
+async def test_database_copies_are_private(tmp_path: Path) -> None:
+    """Writes in one copy, committed or not, are in no other copy and not in the file."""
+    spec = database(tmp_path / "u.db")
+    before = spec.path.read_bytes()
+    async with open_universe(spec) as one, open_universe(spec) as two:
+        one.execute("UPDATE store SET stock = 1")
+        one.commit()
+        two.execute("UPDATE store SET stock = 2")
+        assert one.execute("SELECT stock FROM store").fetchone() == (1,)
+        async with open_universe(spec) as three:
+            assert three.execute("SELECT stock FROM store").fetchone() == (10,)
+    assert spec.path.read_bytes() == before
+    with pytest.raises(sqlite3.ProgrammingError):
+        one.execute("SELECT 1")
+
+
+async def test_database_copies_may_grow_and_be_used_in_threads(tmp_path: Path) -> None:
+    """A copy takes far more than it began with, also from a worker thread."""
+    async with open_universe(database(tmp_path / "u.db")) as one:
+        rows = [(number,) for number in range(50_000)]
+        await asyncio.to_thread(one.executemany, "INSERT INTO store VALUES (?)", rows)
+        assert one.execute("SELECT count(*) FROM store").fetchone() == (50_001,)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_database_in_wal_mode_is_read(tmp_path: Path, read_only: bool) -> None:
+    """Also what is still in its log, and without writing beside it."""
+    folder = tmp_path / "u"
+    folder.mkdir()
+    spec = database(folder / "u.db", wal=True)
+    with closing(sqlite3.connect(spec.path)) as writer:
+        writer.execute("PRAGMA wal_autocheckpoint = 0")
+        writer.execute("UPDATE store SET stock = 11")
+        writer.commit()
+        here = sorted(folder.iterdir())
+        assert folder / "u.db-wal" in here
+        if read_only:
+            folder.chmod(0o500)
+        try:
+            async with open_universe(spec) as one:
+                one.execute("UPDATE store SET stock = stock + 1")
+                assert one.execute("SELECT stock FROM store").fetchone() == (12,)
+            assert sorted(folder.iterdir()) == here
+        finally:
+            folder.chmod(0o700)
+
+
+async def test_a_wal_database_without_a_log_is_read(tmp_path: Path) -> None:
+    """The header says WAL, and no log is there: the usual state of a file that was closed."""
+    async with open_universe(database(tmp_path / "u.db", wal=True)) as one:
+        one.execute("INSERT INTO store VALUES (1)")
+        one.commit()
+        assert one.execute("SELECT count(*) FROM store").fetchone() == (2,)
+
+
+async def test_an_empty_file_is_an_empty_database(tmp_path: Path) -> None:
+    """As SQLite itself takes it."""
+    (tmp_path / "u.db").touch()
+    async with open_universe(UniverseSpec(path=tmp_path / "u.db", kind=UniverseKind.SQLITE)) as one:
+        assert one.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+async def test_directory_copies_are_private_and_removed(tmp_path: Path) -> None:
+    """Files, modes and inner symlinks are copied; what one copy does is nowhere else; nothing is left behind."""
+    top = tmp_path / "u"
+    (top / "deep/er").mkdir(parents=True)
+    (top / "deep/er/a.txt").write_text("a")
+    (top / "run.sh").write_text("#!/bin/sh\n")
+    (top / "run.sh").chmod(0o555)
+    (top / "link").symlink_to("deep/er/a.txt")
+    spec = UniverseSpec(path=top, kind=UniverseKind.DIRECTORY)
+    async with open_universe(spec) as one, open_universe(spec) as two:
+        (one / "link").write_text("changed")
+        (one / "run.sh").unlink()
+        assert (one / "deep/er/a.txt").read_text() == "changed"
+        assert (two / "deep/er/a.txt").read_text() == (top / "deep/er/a.txt").read_text() == "a"
+        assert os.access(two / "run.sh", os.X_OK)
+        (one / "locked").mkdir()
+        (one / "locked/file").write_text("x")
+        (one / "locked").chmod(0o500)
+    assert not one.exists()
+    assert not one.parent.exists()
+
+
+async def test_a_cancelled_episode_leaves_no_copy_behind(tmp_path: Path) -> None:
+    """The copy of a directory goes when the task that has it is cancelled."""
+    (tmp_path / "u").mkdir()
+    opened: list[Path] = []
+    is_open = asyncio.Event()
+
+    async def hold() -> None:
+        async with open_universe(UniverseSpec(path=tmp_path / "u", kind=UniverseKind.DIRECTORY)) as path:
+            opened.append(path)
+            is_open.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(hold())
+    await is_open.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not opened[0].parent.exists()
+
+
+async def test_what_cannot_be_copied_says_so(tmp_path: Path) -> None:
+    """A missing file, broken JSON, no database, and a symlink that leads out are errors with the path in them."""
+    (tmp_path / "u.json").write_text("{")
+    (tmp_path / "u.db").write_text("no database")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/out").symlink_to(tmp_path)
+    for name, kind in [
+        ("none.json", UniverseKind.JSON),
+        ("u.json", UniverseKind.JSON),
+        ("u.db", UniverseKind.SQLITE),
+        ("d", UniverseKind.DIRECTORY),
+    ]:
+        with pytest.raises(UniverseError, match=name):
+            async with open_universe(UniverseSpec(path=tmp_path / name, kind=kind)):
+                pass
+
+
+async def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    """What was read is kept for one version of the file only."""
+    path = tmp_path / "u.json"
+    spec = UniverseSpec(path=path, kind=UniverseKind.JSON)
+    for number in range(3):
+        path.write_text(f'{{"n": {number}}}')
+        os.utime(path, ns=(number, number))
+        async with open_universe(spec) as state:
+            assert state == {"n": number}
+
+
+async def test_many_copies_at_once_read_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred episodes that begin together share one reading."""
+    path = tmp_path / "u.json"
+    path.write_text('{"a": []}')
+    reads: list[Path] = []
+    read_text = Path.read_text
+
+    def counted(self: Path, *args: str, **kwargs: str) -> str:
+        reads.append(self)
+        return read_text(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    async with AsyncExitStack() as stack:
+
+        async def open_one() -> object:
+            return await stack.enter_async_context(open_universe(UniverseSpec(path=path, kind=UniverseKind.JSON)))
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(open_one()) for _ in range(100)]
+        assert len({id(task.result()) for task in tasks}) == 100
+    assert reads.count(path) == 1
