@@ -189,15 +189,18 @@ def score(battery: Battery, day: Day, schedule: Sequence[str]) -> float:
     return max(0.0, IDLE_SCORE + (1 - IDLE_SCORE) * saving / best)
 
 
-def problem_of(day: Day, schedule: Sequence[str]) -> str | None:
-    """Say what is wrong with a schedule and how to write it; None when it can be played."""
-    names = ", ".join(day.blocks)
-    if len(schedule) != len(day.blocks):
+def problem_of(day: Day, schedule: Mapping[str, str]) -> str | None:
+    """Say what is wrong with a schedule, an action for each block by name; None when it can be played."""
+    unknown = [name for name in schedule if name not in day.blocks]
+    if unknown:
+        return f"The day has no block {unknown[0]!r}: write one action for each of {', '.join(day.blocks)}."
+    missing = [name for name in day.blocks if name not in schedule]
+    if missing:
         return (
             f"The schedule has {len(schedule)} actions and the day has {len(day.blocks)} blocks: "
-            f"write one action for each of {names}."
+            f"write one for {', '.join(missing)} too."
         )
-    for block, action in zip(day.blocks, schedule, strict=True):
+    for name, action in schedule.items():
         if action not in ACTIONS:
-            return f"{action!r} in block {block} is not an action: write charge, hold or discharge."
+            return f"{action!r} in block {name} is not an action: write charge, hold or discharge."
     return None

@@ -18,7 +18,8 @@ from agent_env.bundle import Bundle, PythonRef, load_bundle, validate_bundle
 from agent_env.envs import EnvSession, open_env
 
 BUNDLE = Path(__file__).parents[2] / "bundles" / "gridsim"
-IDLE = ["hold"] * 6
+BLOCKS = ("night", "dawn", "morning", "noon", "evening", "late")
+IDLE = dict.fromkeys(BLOCKS, "hold")
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +178,14 @@ def test_every_day_that_ships_can_be_scored(bundle: Bundle, rules: Any, battery:
         assert rules.play(battery, day, rules.best_schedule(battery, day)).saving > 100
 
 
+async def test_the_order_that_the_blocks_are_written_in_does_not_matter(bundle: Bundle) -> None:
+    """A schedule is by name; what is kept is in the day's order."""
+    async with opened(bundle) as session:
+        written = {block: "charge" if block == "late" else "hold" for block in reversed(BLOCKS)}
+        assert not (await session.call("submit_schedule", {"schedule": written})).is_error
+        assert session.state["submitted"] == [*["hold"] * 5, "charge"]
+
+
 async def test_prices_come_with_their_rank_block_by_block(bundle: Bundle) -> None:
     """One line a block, in the order that a schedule is written in."""
     async with opened(bundle) as session:
@@ -192,19 +201,20 @@ async def test_the_first_accepted_schedule_counts_and_ends_the_turn(bundle: Bund
     """Later ones are refused, and change nothing."""
     async with opened(bundle) as session:
         accepted = await session.call("submit_schedule", {"schedule": IDLE})
-        later = await session.call("submit_schedule", {"schedule": ["charge"] * 6})
+        later = await session.call("submit_schedule", {"schedule": dict.fromkeys(BLOCKS, "charge")})
         assert (accepted.is_error, accepted.ends_turn) == (False, True)
         assert (later.is_error, later.ends_turn) == (True, False)
         assert "first one counts" in later.text
-        assert session.state["submitted"] == IDLE
+        assert session.state["submitted"] == ["hold"] * 6
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"schedule": ["hold"] * 5}, "5 actions and the day has 6 blocks"),
-        ({"schedule": [*IDLE[:5], "sell"]}, '"sell"'),
-        ({"schedule": "hold"}, "expected a list"),
+        ({"schedule": dict.fromkeys(BLOCKS[:4], "hold")}, "write one for evening, late too"),
+        ({"schedule": {**IDLE, "midnight": "hold"}}, "no block 'midnight'"),
+        ({"schedule": {**IDLE, "noon": "sell"}}, '"sell"'),
+        ({"schedule": ["hold"] * 6}, "schedule: expected"),
         ({}, "schedule"),
     ],
 )
@@ -223,7 +233,7 @@ async def test_a_bad_schedule_is_refused_with_a_way_out_and_does_not_count(
 async def test_simulations_run_out_and_refused_ones_are_not_counted(bundle: Bundle) -> None:
     """Three a day; a schedule that cannot be played costs none."""
     async with opened(bundle) as session:
-        assert (await session.call("simulate", {"schedule": ["hold"]})).is_error
+        assert (await session.call("simulate", {"schedule": {"noon": "hold"}})).is_error
         for left in (2, 1, 0):
             answer = await session.call("simulate", {"schedule": IDLE})
             assert answer.text.startswith("It would save 0.00 EUR.")

@@ -34,11 +34,11 @@ class Grid(Env):
         return "\n".join([*lines, f"left over: {day.leftover_price} EUR/MWh"])
 
     @tool
-    def simulate(self, schedule: list[Action]) -> str:
+    def simulate(self, schedule: dict[str, Action]) -> str:
         """Find out what a schedule would save, without submitting it. Only a few simulations a day.
 
         Args:
-            schedule: One action for each block.
+            schedule: What the battery does in each block, by the block's name.
         """
         if self.state["simulations_left"] <= 0:
             raise ToolError("No simulation is left today: submit a schedule.")
@@ -46,7 +46,7 @@ class Grid(Env):
         if (problem := problem_of(day, schedule)) is not None:
             raise ToolError(problem)
         self.state["simulations_left"] -= 1
-        outcome = play(self._battery, day, schedule)
+        outcome = play(self._battery, day, [schedule[block] for block in day.blocks])
         levels = ", ".join(f"{block} {level}" for block, level in zip(day.blocks, outcome.stored_mwh, strict=True))
         lines = [f"It would save {outcome.saving:.2f} EUR.", f"Stored at the end of each block, in MWh: {levels}."]
         if outcome.idle_blocks:
@@ -55,18 +55,18 @@ class Grid(Env):
         return "\n".join([*lines, f"Simulations left: {self.state['simulations_left']}."])
 
     @tool
-    def submit_schedule(self, schedule: list[Action]) -> ToolAnswer:
+    def submit_schedule(self, schedule: dict[str, Action]) -> ToolAnswer:
         """Submit the schedule of the day. The first one that is accepted counts, and ends the work.
 
         Args:
-            schedule: One action for each block.
+            schedule: What the battery does in each block, by the block's name.
         """
         if self.state["submitted"] is not None:
             raise ToolError("A schedule was submitted already, and the first one counts.")
         day = Day.of(self.params)
         if (problem := problem_of(day, schedule)) is not None:
             raise ToolError(problem)
-        self.state["submitted"] = list(schedule)
+        self.state["submitted"] = [schedule[block] for block in day.blocks]
         return ToolAnswer("Accepted.", ends_turn=True)
 
     @property

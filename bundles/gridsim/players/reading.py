@@ -21,9 +21,12 @@ def day_of(turn: Any) -> Day:
 
 
 def read_then_submit(turn: Any, schedule: Sequence[str]) -> dict[str, Any]:
-    """The message that reads the prices, or, once they were read, the one that submits a schedule."""
+    """The message that reads the prices, or, once they were read, the one that submits a schedule.
+
+    The schedule is written block by block in the order of the prices.
+    """
     if any(message["role"] == "tool" for message in turn.messages):
-        return _call("submit_schedule", {"schedule": list(schedule)})
+        return _call("submit_schedule", {"schedule": dict(zip(turn.params["blocks"], schedule, strict=True))})
     return _call("read_prices", {})
 
 
