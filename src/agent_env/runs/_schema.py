@@ -175,7 +175,9 @@ def saying(file: Path) -> Generator[None]:
     except sqlite3.Error as exc:
         raise RunIndexError(f"{file}: {_explained(exc)}") from exc
     except OSError as exc:
-        raise RunIndexError(f"{file}: {exc.strerror or exc}: choose a folder that can be read and written") from exc
+        raise RunIndexError(
+            f"{file.parent}: {exc.strerror or exc}: choose a folder that can be read and written"
+        ) from exc
 
 
 @contextmanager

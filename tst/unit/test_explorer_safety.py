@@ -1,0 +1,251 @@
+"""The explorer against hostile content, hostile sites and odd requests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from agent_env.cli import root
+from agent_env.episode.sink import Event, EventKind, RunHeader
+from agent_env.errors import RunIndexError, UsageError
+from agent_env.outcome import EpisodeResult, Failure, FailureKind, Outcome
+from agent_env.runs import RunIndex
+from agent_env.runs.explorer import build_app
+from agent_env.runs.visible import one_line, visible
+
+HOSTILE = (
+    '<script>alert(1)</script><img src=x onerror="alert(2)">"\'><svg onload=alert(3)> {{ 7*7 }} {% raw %}'
+    "\x1b[31mred\x1b[0m \x00 \u202egnp.exe\u2066 \ud800 \u200b\x9b1m javascript:alert(4)"
+)
+
+
+@pytest.fixture
+def run_id(tmp_path: Path) -> str:
+    """A run in which everything that can be text is hostile."""
+    with RunIndex.open(tmp_path) as index:
+        sink = index.run("<script>alert(0)</script>/train/step-0001", labels={HOSTILE: HOSTILE})
+        sink.opened(
+            RunHeader(
+                task_id=HOSTILE, bundle_name=HOSTILE, bundle_version=HOSTILE, params={HOSTILE: HOSTILE}, tags=(HOSTILE,)
+            )
+        )
+        everything = {
+            EventKind.STEP_STARTED: {"kind": HOSTILE},
+            EventKind.TURN_STARTED: {
+                "agent": HOSTILE,
+                "system_prompt": HOSTILE,
+                "prompt": HOSTILE,
+                "tools": [{"name": HOSTILE, "description": HOSTILE, "parameters": {"properties": {HOSTILE: {}}}}],
+            },
+            EventKind.MESSAGE: {
+                "message": {
+                    "role": HOSTILE,
+                    "content": [{"type": "text", "text": HOSTILE}, {"type": HOSTILE, "x": HOSTILE}],
+                    "tool_calls": [{"name": HOSTILE, "arguments": HOSTILE}],
+                }
+            },
+            EventKind.CALL: {"call_id": HOSTILE, "tool": HOSTILE, "arguments": {HOSTILE: HOSTILE}, "raw": HOSTILE},
+            EventKind.ANSWER: {"call_id": HOSTILE, "tool": HOSTILE, "text": HOSTILE, "is_error": True},
+            EventKind.CUT: {"reason": HOSTILE},
+            EventKind.SCORE: {"value": float("nan"), "explanation": HOSTILE, "metrics": {HOSTILE: 1}},
+            EventKind.FAILURE: {"kind": HOSTILE, "message": HOSTILE, "traceback": HOSTILE},
+            EventKind.TURN_ENDED: {"reply": HOSTILE},
+        }
+        for kind, data in everything.items():
+            sink.event(Event(kind=kind, at_s=time.time(), step=HOSTILE, turn=0, data=data))
+        failure = Failure(kind=FailureKind.PROMPT, step=HOSTILE, message=HOSTILE, traceback=HOSTILE)
+        sink.ended(EpisodeResult(outcome=Outcome.FAILED, run_id=sink.run_id, scores={}, failure=failure))
+    return sink.run_id
+
+
+@pytest.fixture
+async def client(tmp_path: Path, run_id: str) -> AsyncGenerator[httpx.AsyncClient]:
+    """The explorer over it."""
+    assert run_id
+    transport = httpx.ASGITransport(app=build_app(tmp_path))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8470") as made:
+        yield made
+
+
+class _Elements(HTMLParser):
+    """Every element of a page, and every attribute's name and value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+
+def _paths(run_id: str) -> list[str]:
+    name = "%3Cscript%3Ealert(0)%3C/script%3E"
+    return ["/", f"/training?name={name}", f"/group?name={name}/train/step-0001", f"/run/{run_id}"]
+
+
+async def test_nothing_a_model_wrote_becomes_an_element(client: httpx.AsyncClient, run_id: str) -> None:
+    """No page has a script, an image of theirs, an event handler, or an address that is no path of ours."""
+    for path in _paths(run_id):
+        answer = await client.get(path)
+        assert answer.status_code == 200
+        page = _Elements()
+        page.feed(answer.text)
+        assert page.tags.isdisjoint({"script", "style", "iframe", "form", "base", "object"}), path
+        assert [name for name, _ in page.attributes if name.startswith("on") or name == "style"] == []
+        targets = [value for name, value in page.attributes if name in {"href", "src"}]
+        assert all(target.startswith(("/", "#")) and not target.startswith("//") for target in targets)
+        assert ("src", "x") not in page.attributes
+
+
+async def test_control_characters_are_shown_and_not_sent(client: httpx.AsyncClient, run_id: str) -> None:
+    """ANSI codes, NUL, marks of direction and lone surrogates appear as pictures or numbers."""
+    for path in _paths(run_id):
+        text = (await client.get(path)).text
+        assert not any(char in text for char in "\x1b\x00\x9b\u202e\u2066\u200b\ud800"), path
+    assert "␛[31mred␛[0m ␀ ⟨U+202E⟩gnp.exe⟨U+2066⟩ ⟨U+D800⟩ ⟨U+200B⟩⟨U+009B⟩1m" in text
+    assert "{{ 7*7 }}" in text
+
+
+async def test_hostile_content_is_whole_in_json(client: httpx.AsyncClient, run_id: str) -> None:
+    """The JSON page is ASCII, parses, and has what was written, to the last surrogate."""
+    answer = await client.get(f"/run/{run_id}.json")
+    assert answer.content.isascii()
+    events = json.loads(answer.content)["events"]
+    assert events[1]["data"]["prompt"] == HOSTILE
+    one = await client.get(f"/run/{run_id}/1")
+    assert one.json()["data"]["prompt"] == HOSTILE
+
+
+async def test_a_line_of_a_megabyte_is_cut_on_the_page_and_whole_behind_its_link(
+    client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """The page stays small; the event's own address has every character."""
+    with RunIndex.open(tmp_path) as index:
+        sink = index.run("long")
+        sink.opened(RunHeader(task_id="t", bundle_name="b", bundle_version="1", params={}, tags=()))
+        text = "x" * 1_000_000
+        data = {"message": {"role": "assistant", "content": text}}
+        sink.event(Event(kind=EventKind.MESSAGE, at_s=time.time(), step="prompt", turn=0, data=data))
+    page = await client.get(f"/run/{sink.run_id}")
+    assert len(page.content) < 60_000
+    assert "980\u202f000 more characters" in page.text
+    assert (await client.get(f"/run/{sink.run_id}/0")).json()["data"]["message"]["content"] == text
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8470", "10.0.0.1", ""]
+)
+async def test_another_host_is_refused(client: httpx.AsyncClient, host: str) -> None:
+    """A name that was pointed at this machine (DNS rebinding) reads nothing."""
+    answer = await client.get("/", headers={"host": host})
+    assert answer.status_code == 403
+    assert "script" not in answer.text
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9000", "127.0.0.1:8470", "[::1]:8470", "LOCALHOST"])
+async def test_this_machine_by_any_of_its_names_is_answered(client: httpx.AsyncClient, host: str) -> None:
+    """Also through a forwarded port of another number."""
+    assert (await client.get("/", headers={"host": host})).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_only_reading_is_allowed(client: httpx.AsyncClient, method: str) -> None:
+    """Every method but GET and HEAD is refused."""
+    assert (await client.request(method, "/")).status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/", "/run/none", "/static/explorer.css", "/index.json", "/group?state=x"])
+async def test_every_answer_forbids_what_it_does_not_need(client: httpx.AsyncClient, path: str) -> None:
+    """Pages, errors, JSON and assets carry the policy."""
+    headers = (await client.get(path)).headers
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:")
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/app.py", "/run/..%2f..%2fetc"])
+async def test_no_path_reaches_the_file_system(client: httpx.AsyncClient, path: str) -> None:
+    """There are two assets, by name, and nothing else."""
+    assert (await client.get(path)).status_code == 404
+
+
+async def test_an_index_that_breaks_under_the_explorer_is_a_plain_page(
+    client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """The page says that the index cannot be read, without a traceback."""
+    shutil.rmtree(tmp_path)
+    answer = await client.get("/")
+    assert answer.status_code == 503
+    assert "no run index here" in answer.text
+    assert "Traceback" not in answer.text
+
+
+def test_show_prints_hostile_content_as_text(tmp_path: Path, run_id: str) -> None:
+    """A terminal gets no escape sequence that a model wrote."""
+    done = CliRunner().invoke(root, ["show", run_id[:12], "--runs", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "␛[31mred" in done.output
+    assert not any(char in done.output for char in "\x1b\x00\x9b\u202e")
+
+
+def test_visible_text_keeps_what_people_write() -> None:
+    """Letters of any script, emoji, tabs and newlines stay; runs of blanks fold in one line."""
+    text = "naïve 東京 \U0001f469\u200d\U0001f4bb\tx\ny"
+    assert visible(text) == text
+    assert one_line("a\n\n b\x1b", 10) == "a b␛"
+    assert one_line("x" * 50, 10) == "x" * 9 + "…"
+
+
+def test_explore_without_an_index_says_so(tmp_path: Path) -> None:
+    """There is nothing to explore: one line."""
+    done = CliRunner().invoke(root, ["explore", str(tmp_path)])
+    assert isinstance(done.exception, RunIndexError)
+    assert "no run index here" in str(done.exception)
+
+
+def test_explore_on_a_port_in_use_names_the_way_out(tmp_path: Path, run_id: str) -> None:
+    """The port is in use: choose another."""
+    assert run_id
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(root, ["explore", str(tmp_path), "--port", str(port)])
+    assert isinstance(done.exception, UsageError)
+    assert f"port {port} is in use" in str(done.exception)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4"])
+def test_explore_refuses_to_be_public(tmp_path: Path, host: str) -> None:
+    """Any address but this machine's own is refused."""
+    done = CliRunner().invoke(root, ["explore", str(tmp_path), "--host", host])
+    assert isinstance(done.exception, UsageError)
+    assert "this machine alone" in str(done.exception)
+
+
+def test_explore_serves_until_ctrl_c(tmp_path: Path, run_id: str) -> None:
+    """It prints its address, answers there, and Ctrl-C ends it without a traceback."""
+    words = [sys.executable, "-m", "agent_env", "explore", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[0]
+        assert httpx.get(f"{url}run/{run_id}.json", trust_env=False).json()["run"]["run_id"] == run_id
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate()
+    assert server.returncode == 130
+    assert errors.strip() == "stopped"
