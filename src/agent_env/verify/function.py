@@ -27,7 +27,7 @@ __all__ = ["StepFailedError", "call_function", "one_line", "trace_of"]
 
 T = TypeVar("T")
 
-_THREADS = 8
+_THREADS = 4
 """Functions that run at once. They share the interpreter with the event loop, which waits up to 5 ms for each."""
 _MESSAGE_CHARS = 500
 _TRACE_CHARS = 20_000
