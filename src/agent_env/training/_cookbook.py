@@ -1,0 +1,145 @@
+"""Everything that AgentEnv takes from tinker-cookbook, tinker and chz. What differs between their versions is settled here.
+
+Checked against cookbook 0.5.8 and 0.6.1: what is used of them is the same in both, but for
+
+- `EnvGroupBuilder.cleanup`: 0.6 runs it in a task of its own, so nothing may be keyed by the current task;
+- `TokensWithLogprobs`: 0.6 has more fields, with defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from agent_env._optional import require
+
+_INSTALL = "torch==2.13.0 'tinker-cookbook>=0.5.8' 'agent-env[tinker]'"
+require("tinker_cookbook", install=_INSTALL, feature="training with tinker-cookbook")
+
+if TYPE_CHECKING:
+    from agent_env.training._cookbook_shapes import (
+        Datum,
+        EncodedTextChunk,
+        Env,
+        EnvFromMessageEnv,
+        EnvGroupBuilder,
+        InitialObservationOverflow,
+        Message,
+        MessageEnv,
+        MessageStepResult,
+        ModelInput,
+        Renderer,
+        RendererError,
+        RLDataset,
+        RLDatasetBuilder,
+        SamplingClient,
+        StepResult,
+        SupervisedDataset,
+        SupervisedDatasetBuilder,
+        TinkerTokenCompleter,
+        TokenCompleter,
+        TokensWithLogprobs,
+        ToolCall,
+        ToolSpec,
+        TrainOnWhat,
+        Trajectory,
+        TrajectoryGroup,
+        UnparsedToolCall,
+        chz,
+        chz_field,
+        datum_from_model_input_weights,
+        do_group_rollout,
+        get_renderer,
+        get_tokenizer,
+        tensor,
+    )
+else:
+    import chz as chz_package
+    from tinker import Datum, EncodedTextChunk, ModelInput, SamplingClient
+    from tinker_cookbook.completers import TinkerTokenCompleter, TokenCompleter, TokensWithLogprobs
+    from tinker_cookbook.exceptions import RendererError
+    from tinker_cookbook.renderers import (
+        Message,
+        Renderer,
+        ToolCall,
+        ToolSpec,
+        TrainOnWhat,
+        UnparsedToolCall,
+        get_renderer,
+    )
+    from tinker_cookbook.rl.message_env import EnvFromMessageEnv, MessageEnv, MessageStepResult
+    from tinker_cookbook.rl.rollouts import do_group_rollout
+    from tinker_cookbook.rl.types import (
+        Env,
+        EnvGroupBuilder,
+        InitialObservationOverflow,
+        RLDataset,
+        RLDatasetBuilder,
+        StepResult,
+        Trajectory,
+        TrajectoryGroup,
+    )
+    from tinker_cookbook.supervised.common import datum_from_model_input_weights
+    from tinker_cookbook.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
+    from tinker_cookbook.tokenizer_utils import get_tokenizer
+    from torch import tensor
+
+    chz, chz_field = chz_package.chz, chz_package.field
+
+__all__ = [
+    "Datum",
+    "EncodedTextChunk",
+    "Env",
+    "EnvFromMessageEnv",
+    "EnvGroupBuilder",
+    "InitialObservationOverflow",
+    "Message",
+    "MessageEnv",
+    "MessageStepResult",
+    "ModelInput",
+    "RLDataset",
+    "RLDatasetBuilder",
+    "Renderer",
+    "RendererError",
+    "SamplingClient",
+    "StepResult",
+    "SupervisedDataset",
+    "SupervisedDatasetBuilder",
+    "TinkerTokenCompleter",
+    "TokenCompleter",
+    "TokensWithLogprobs",
+    "ToolCall",
+    "ToolSpec",
+    "TrainOnWhat",
+    "Trajectory",
+    "TrajectoryGroup",
+    "UnparsedToolCall",
+    "chz",
+    "chz_field",
+    "datum_from_model_input_weights",
+    "do_group_rollout",
+    "get_renderer",
+    "get_tokenizer",
+    "step_under_evaluation",
+    "tensor",
+]
+
+_EVALUATION = re.compile(r"eval_.*_iteration_(\d+)")
+"""How `rl.train.run_evaluations_parallel` names the task of an evaluator."""
+
+
+def step_under_evaluation(loop: asyncio.AbstractEventLoop) -> int | None:
+    """The step that the trainer on `loop` evaluates now; None when it evaluates none, or more than one.
+
+    An evaluator is not told its step, and plays the same group builders at every step. The trainer names its task by it.
+    """
+    steps = set(_evaluated_steps(asyncio.all_tasks(loop)))
+    return steps.pop() if len(steps) == 1 else None
+
+
+def _evaluated_steps(tasks: Iterable[asyncio.Task[Any]]) -> Iterable[int]:
+    for task in tasks:
+        if (found := _EVALUATION.fullmatch(task.get_name())) is not None:
+            yield int(found[1])

@@ -1,0 +1,237 @@
+"""Episodes as a trainer plays them: one per rollout, in a slot, filed in the run index, ended exactly once.
+
+Covers what holds for every trainer: the next prompt's text, the arguments that a model wrote, and `RunGroup`, which keeps
+hold of a group's episodes. Needs no trainer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, cast
+
+from agent_env.bundle import Task
+from agent_env.episode import Episode, Turn, open_episode
+from agent_env.errors import EpisodeError, EpisodeFailedError, RewardError, ToolError
+from agent_env.outcome import CutReason, EpisodeResult, Outcome
+from agent_env.runs import RunIndex, RunSink
+from agent_env.training._slots import Slot, Slots
+from agent_env.verify.reward import RewardRule
+
+__all__ = ["Ending", "Rollout", "RunGroup", "next_prompt", "parse_arguments"]
+
+logger = logging.getLogger(__name__)
+
+
+def next_prompt(turn: Turn, system_prompt: str) -> str:
+    """The text that a turn starts with for a model that has read `system_prompt` at the start.
+
+    A conversation has its system prompt once, at its start. A later turn's other system prompt is text before its prompt.
+    """
+    if turn.index == 0 or turn.system_prompt == system_prompt or not turn.system_prompt:
+        return turn.prompt
+    return f"{turn.system_prompt}\n\n{turn.prompt}"
+
+
+def parse_arguments(raw: str) -> Mapping[str, Any]:
+    """The arguments of a tool call, from the JSON text that the model wrote.
+
+    Raises:
+        ToolError: When it is no JSON object; the message is for the model.
+    """
+    try:
+        arguments: object = json.loads(raw or "{}", parse_constant=_no_constant)
+    except (ValueError, RecursionError) as exc:
+        raise ToolError(f"the arguments are no valid JSON: {exc}") from None
+    if not isinstance(arguments, dict):
+        raise ToolError(f'the arguments must be a JSON object like {{"name": value}}, not {raw[:100]}')
+    return cast("dict[str, Any]", arguments)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a rollout ended, with the reward that it makes."""
+
+    result: EpisodeResult
+    reward: float
+
+    def metrics(self) -> dict[str, float]:
+        """What a trainer logs of it. The mean over rollouts of `cut/<reason>` is the share that was cut for it."""
+        result = self.result
+        counts = {name: result.metrics.get(name, 0.0) for name in ("messages", "tool_calls", "tool_errors")}
+        cuts = {f"cut/{reason}": float(result.cut is reason) for reason in CutReason}
+        scores = {f"score/{step}": score.value for step, score in result.scores.items()}
+        return {**scores, **counts, "cut": float(result.cut is not None), **cuts}
+
+
+class Rollout:
+    """One episode of a group, from its slot to its reward. Made by `RunGroup.rollout`."""
+
+    def __init__(self, group: RunGroup, *, attempt: int) -> None:
+        self._group = group
+        self._attempt = attempt
+        self._slot: Slot | None = None
+        self._stack = AsyncExitStack()
+        self._episode: Episode | None = None
+        self._sink: RunSink | None = None
+        self._is_over = False
+
+    @property
+    def task(self) -> Task:
+        """The task that is played."""
+        return self._group.task
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was scored, failed or was abandoned."""
+        return self._is_over
+
+    async def start(self) -> Turn:
+        """Wait for a slot, open the episode, and return its first turn.
+
+        Raises:
+            EpisodeFailedError: When the episode fails before it, or has no turn for the played agent.
+            EpisodeError: When the group is closed already.
+        """
+        group = self._group
+        if self._is_over or self._slot is not None:
+            raise EpisodeError(f"task '{self.task.id}': a rollout is played once, and only while its group is")
+        self._slot = await group.slots.take()
+        try:
+            await group.index.ready()
+            self._sink = group.index.run(group.name, attempt=self._attempt, labels=group.labels)
+            self._episode = await self._stack.enter_async_context(open_episode(self.task, sink=self._sink))
+            turn = await self._episode.start()
+            if turn is None:
+                result = await self._episode.result()
+                raise self._failed(result, "it has no prompt for the played agent")
+        except BaseException:
+            await self.abandon()
+            raise
+        return turn
+
+    async def end(self, cut: CutReason | None = None, *, penalty: float = 0.0) -> Ending:
+        """Let the episode be scored and give its slot back.
+
+        Args:
+            cut: Why the episode ends before the agent is done; None when its last turn has ended.
+            penalty: What the trainer gives for that cut, in addition to the score.
+
+        Raises:
+            EpisodeFailedError: When the episode failed or makes no reward.
+        """
+        episode, sink = self._episode, self._sink
+        if episode is None or sink is None or self._is_over:
+            raise EpisodeError(f"task '{self.task.id}': the rollout is not under way")
+        try:
+            if cut is not None:
+                await episode.cut(cut)
+            result = await episode.result()
+            if result.outcome is not Outcome.COMPLETED:
+                raise self._failed(result, "")
+            try:
+                reward = self._group.reward.reward_of(result) + penalty
+            except RewardError as exc:
+                raise EpisodeFailedError(f"task '{self.task.id}': {exc}") from exc
+            if not math.isfinite(reward):
+                raise EpisodeFailedError(f"task '{self.task.id}': run {result.run_id} has the reward {reward}")
+            sink.set_reward(reward)
+        finally:
+            await self.abandon()
+        return Ending(result=result, reward=reward)
+
+    async def fail(self, error: Exception) -> NoReturn:
+        """Give everything back after the episode raised, and raise what a trainer is to know of it.
+
+        Raises:
+            EpisodeFailedError: When the episode failed; else `error`.
+        """
+        episode, is_over = self._episode, self._is_over
+        try:
+            if episode is None or is_over or not isinstance(error, EpisodeFailedError):
+                raise error
+            raise self._failed(await episode.result(), str(error)) from error
+        finally:
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Give the slot and all that the episode holds back, at any moment and any number of times."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._group.forget(self)
+        try:
+            await self._stack.aclose()
+        finally:
+            if self._slot is not None:
+                self._slot.give_back()
+
+    def abandon_soon(self) -> None:
+        """Abandon it in a task of its own, which `RunGroup.close` waits for."""
+        self._group.keep(asyncio.create_task(self.abandon(), name=f"abandon {self.task.id}"))
+
+    def _failed(self, result: EpisodeResult, why: str) -> EpisodeFailedError:
+        failure = result.failure
+        if failure is not None:
+            why = f"at step '{failure.step}' ({failure.kind}): {failure.message}"
+        return EpisodeFailedError(
+            f"task '{self.task.id}' {result.outcome} {why}; run {result.run_id}".replace("  ", " ")
+        )
+
+
+@dataclass(kw_only=True)
+class RunGroup:
+    """The rollouts of one task that a trainer plays together, filed under one name."""
+
+    task: Task
+    name: str
+    """The group in the run index."""
+    index: RunIndex
+    slots: Slots
+    reward: RewardRule
+    labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    attempts: int = 0
+    """How many times the trainer has asked for the group's rollouts."""
+    _open: set[Rollout] = field(default_factory=set[Rollout])
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _is_closed: bool = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    def rollouts(self, size: int) -> list[Rollout]:
+        """`size` more rollouts; nothing is opened before they start."""
+        attempt, self.attempts = self.attempts, self.attempts + 1
+        made = [Rollout(self, attempt=attempt) for _ in range(size)]
+        self._open.update(made)
+        return made
+
+    def forget(self, rollout: Rollout) -> None:
+        """A rollout is over."""
+        self._open.discard(rollout)
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Have `close` wait for a task."""
+        self._tasks.add(task)
+
+    async def close(self) -> None:
+        """Abandon what is not over. Never raises, but for a cancellation."""
+        self._is_closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for rollout in list(self._open):
+            try:
+                await rollout.abandon()
+            except Exception:
+                logger.exception("task '%s': giving a rollout up raised", self.task.id)

@@ -1,0 +1,82 @@
+"""Where the runs of a training are filed: a group of runs for each step that is trained on or evaluated."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from agent_env.training import _process
+
+__all__ = ["EvalGroup", "TrainingSteps", "eval_group", "train_group"]
+
+
+def train_group(run_name: str, step: int) -> str:
+    """The group of the runs that step `step` trains on."""
+    return f"{run_name}/train/step-{step:04d}"
+
+
+def eval_group(run_name: str, step: int) -> str:
+    """The group of the runs of the evaluation before step `step`."""
+    return f"{run_name}/eval/step-{step:04d}"
+
+
+class TrainingSteps:
+    """Which step a training is at, and which groups this process has begun to file.
+
+    A training that was stopped plays the steps since its last checkpoint again: the runs it left of such a step are deleted
+    when the step is begun, once.
+    """
+
+    def __init__(self, runs: Path, ask_trainer: Callable[[asyncio.AbstractEventLoop], int | None]) -> None:
+        """Args: the runs folder, and what asks the trainer on a loop for the step it evaluates."""
+        self._runs = runs
+        self._ask_trainer = ask_trainer
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._last_trained: int | None = None
+        self._begun: set[str] = set()
+        self._lock = threading.Lock()
+
+    def on_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note the trainer's loop."""
+        self._loop = loop
+
+    def train(self, step: int) -> None:
+        """The trainer has asked for the batch of `step`."""
+        self._last_trained = step
+
+    @property
+    def evaluated(self) -> int:
+        """The step that is evaluated now: what the trainer says, else the one after the last that it asked a batch for."""
+        said = None if self._loop is None or self._loop.is_closed() else self._ask_trainer(self._loop)
+        if said is not None:
+            return said
+        return 0 if self._last_trained is None else self._last_trained + 1
+
+    def begin(self, group: str) -> str:
+        """Delete what an earlier process left in `group`, the first time this one files there; return `group`."""
+        with self._lock:
+            if group not in self._begun:
+                self._begun.add(group)
+                index = _process.run_index(self._runs)
+                if index.groups(group):
+                    index.delete_group(group)
+        return group
+
+
+class EvalGroup:
+    """The name of an evaluation's group, which depends on when it is played.
+
+    Pickled, it is the name as a string: a worker process files where the process that sent it says.
+    """
+
+    def __init__(self, run_name: str, steps: TrainingSteps) -> None:
+        self._run_name = run_name
+        self._steps = steps
+
+    def __str__(self) -> str:
+        return self._steps.begin(eval_group(self._run_name, self._steps.evaluated))
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return (str, (str(self),))

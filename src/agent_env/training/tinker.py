@@ -1,0 +1,307 @@
+"""Training on a bundle with tinker-cookbook: `AgentEnvDatasetBuilder` is a dataset builder for its `rl.train.Config`.
+
+Each rollout is an episode of a task, scored by the bundle's verifiers and filed in the run index under the step it is of:
+`<run name>/train/step-0003`, `<run name>/eval/step-0010`. Slots bound the episodes under way in one process.
+"""
+
+# No `from __future__ import annotations`: chz reads the types of the fields.
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_env.bundle import Bundle, Prompt, Task
+from agent_env.errors import TrainingError
+from agent_env.training import _process
+from agent_env.training._cookbook import (
+    Env,
+    EnvGroupBuilder,
+    RendererError,
+    RLDataset,
+    RLDatasetBuilder,
+    Trajectory,
+    chz,
+    step_under_evaluation,
+)
+from agent_env.training._episodes import RunGroup
+from agent_env.training._framing import Framing, framing_of
+from agent_env.training._rollout import EpisodeEnv, RolloutSettings, ScoredWhenCut
+from agent_env.training._slots import slots_for
+from agent_env.training._steps import EvalGroup, TrainingSteps, train_group
+from agent_env.verify.reward import RewardRule, resolve_reward
+
+__all__ = ["AgentEnvDatasetBuilder", "EpisodeDataset", "EpisodeEnv", "EpisodeGroupBuilder", "GroupSettings"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """What the groups of one training have in common: paths and settings, so that it can be sent to another process."""
+
+    bundle: Path
+    runs: Path
+    run_name: str
+    renderer_name: str
+    model_name: str
+    reward: RewardRule
+    rollout: RolloutSettings
+    max_concurrent_episodes: int | None
+
+
+_playing: ContextVar[tuple["EpisodeGroupBuilder", RunGroup] | None] = ContextVar("agent_env_playing", default=None)
+"""The group that is played here. Not the current task: the cookbook may clean up in a task of its own, which inherits this."""
+
+
+class EpisodeGroupBuilder(EnvGroupBuilder):
+    """Makes the rollouts of one task. Picklable; what is heavy is made or found where the rollouts are played."""
+
+    def __init__(
+        self, settings: GroupSettings, task_id: str, size: int, group: str | EvalGroup, *, tags: Sequence[str] = ()
+    ) -> None:
+        self.settings = settings
+        self.task_id = task_id
+        self.size = size
+        self.group = group
+        self.tags = tuple(tags)
+        self._open: list[RunGroup] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuilt, (self.settings, self.task_id, self.size, self.group, self.tags))
+
+    async def make_envs(self) -> Sequence[Env]:
+        """Make the group's rollouts; asked again while the group is played, make more for a retry."""
+        framing = framing_of(self.settings.renderer_name, self.settings.model_name)
+        return [self._env(rollout, framing) for rollout in self._group().rollouts(self.size)]
+
+    def _env(self, rollout: Any, framing: Framing) -> Env:
+        settings = self.settings.rollout
+        return ScoredWhenCut(EpisodeEnv(rollout, framing, settings), framing, settings)
+
+    def _group(self) -> RunGroup:
+        playing = _playing.get()
+        if playing is not None and playing[0] is self and not playing[1].is_closed:
+            return playing[1]
+        settings = self.settings
+        group = RunGroup(
+            task=_process.bundle(settings.bundle).task(self.task_id),
+            name=str(self.group),
+            index=_process.run_index(settings.runs),
+            slots=slots_for(f"{settings.runs}/{settings.run_name}", settings.max_concurrent_episodes),
+            reward=settings.reward,
+            labels={"renderer": settings.renderer_name, "model": settings.model_name},
+        )
+        self._open.append(group)
+        _playing.set((self, group))
+        return group
+
+    async def compute_group_rewards(
+        self, trajectory_group: list[Trajectory], env_group: Sequence[Env]
+    ) -> list[tuple[float, dict[str, float | int]]]:
+        """Score the rollouts that their runner stopped; every other one has had its reward from its last step.
+
+        Raises:
+            EpisodeFailedError: When such an episode failed or could not be scored.
+        """
+        told: list[tuple[float, dict[str, float | int]]] = []
+        for trajectory, env in zip(trajectory_group, env_group, strict=True):
+            assert isinstance(env, ScoredWhenCut)
+            reward, metrics = await env.episode.settled(trajectory.stop_reason)
+            told.append((reward, {**metrics}))
+        return told
+
+    async def cleanup(self) -> None:
+        """Give back what the group still holds. Never raises, but for a cancellation."""
+        playing = _playing.get()
+        here = [playing[1]] if playing is not None and playing[0] is self else self._open
+        for group in list(here):
+            await group.close()
+            if group in self._open:
+                self._open.remove(group)
+
+    def logging_tags(self) -> list[str]:
+        """The bundle's name and the task's tags."""
+        return list(self.tags)
+
+
+def _rebuilt(settings: GroupSettings, task_id: str, size: int, group: str, tags: Sequence[str]) -> EpisodeGroupBuilder:
+    return EpisodeGroupBuilder(settings, task_id, size, group, tags=tags)
+
+
+@dataclass(kw_only=True)
+class EpisodeDataset(RLDataset):
+    """The groups of each step: the tasks shuffled anew for each epoch, the same order from the same seed."""
+
+    settings: GroupSettings
+    tasks: Sequence[Task]
+    groups_per_batch: int
+    group_size: int
+    epochs: int = 1
+    seed: int | None = 0
+    """None keeps the order of the bundle."""
+    steps: TrainingSteps
+    is_test: bool = False
+    _orders: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.tasks) * self.epochs / self.groups_per_batch)
+
+    def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
+        """The groups of step `index`. Asking for them begins the step: what an earlier process filed of it is deleted."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"batch {index} of {len(self)}")
+        group: str | EvalGroup
+        if self.is_test:
+            group = EvalGroup(self.settings.run_name, self.steps)
+        else:
+            self.steps.train(index)
+            group = self.steps.begin(train_group(self.settings.run_name, index))
+        first = index * self.groups_per_batch
+        last = min(first + self.groups_per_batch, len(self.tasks) * self.epochs)
+        tasks = [self._task(at) for at in range(first, last)]
+        return [
+            EpisodeGroupBuilder(self.settings, task.id, self.group_size, group, tags=(task.bundle.name, *task.tags))
+            for task in tasks
+        ]
+
+    def _task(self, at: int) -> Task:
+        epoch, place = divmod(at, len(self.tasks))
+        if epoch not in self._orders:
+            order = list(range(len(self.tasks)))
+            if self.seed is not None:
+                random.Random(f"{self.seed}:{epoch}").shuffle(order)
+            self._orders[epoch] = order
+        return self.tasks[self._orders[epoch][place]]
+
+
+@chz
+class AgentEnvDatasetBuilder(RLDatasetBuilder):
+    """A bundle's tasks for `tinker_cookbook.rl.train`: pass it as `dataset_builder` in its `Config`."""
+
+    bundle: str
+    """The bundle's folder."""
+    model_name_for_tokenizer: str
+    renderer_name: str
+    train_split: str = "all"
+    """The eval that names the training tasks; `all` is every task."""
+    test_split: str | None = None
+    """The eval that is played at every evaluation; None for no test set."""
+    reward: str | None = None
+    """The verify step whose score is the reward; None leaves it to the bundle."""
+    groups_per_batch: int = 8
+    """Tasks a step."""
+    group_size: int = 8
+    """Rollouts a task."""
+    eval_group_size: int = 1
+    epochs: int = 1
+    seed: int = 0
+    """For the order of the training tasks."""
+    max_messages: int | None = 64
+    """Messages that the agent may write in an episode; one more ends it with a cut. None is no bound."""
+    max_trajectory_tokens: int | None = None
+    """Tokens of a conversation; one that does not fit ends with a cut."""
+    max_generation_tokens: int | None = None
+    """Tokens kept free for the next message under `max_trajectory_tokens`: the config's `max_tokens`."""
+    max_concurrent_episodes: int | None = 256
+    """Episodes under way at once in one process, over training and evaluation. None is no bound."""
+    failed_reward: float = 0.0
+    """What a cut gives in addition to the score at the cut; negative punishes running into limits."""
+    runs: str = "runs"
+    """The runs folder; `agent-env explore` shows it."""
+    run_name: str | None = None
+    """The first part of the names of this training's groups; None is the bundle's name."""
+
+    async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
+        """Check everything that can be checked before training, and make the datasets.
+
+        Raises:
+            BundleError: When the bundle has problems.
+            UsageError: When there is no such bundle or split.
+            RewardError: When it is not clear what the reward of a task is.
+            TrainingError: When a split has no task to play, a setting makes no sense, or the renderer cannot write the
+                bundle's tools.
+            RunIndexError: When the runs folder cannot be written.
+        """
+        steps = TrainingSteps(Path(self.runs), step_under_evaluation)
+        steps.on_loop(asyncio.get_running_loop())
+        train = self.dataset(self.train_split, steps=steps)
+        if self.test_split is None:
+            return train, None
+        return train, self.dataset(self.test_split, steps=steps, is_test=True)
+
+    def dataset(self, split: str, *, steps: TrainingSteps, is_test: bool = False) -> EpisodeDataset:
+        """One split as a dataset. Raises as the call does."""
+        settings, tasks = self.checked(split)
+        return EpisodeDataset(
+            settings=settings,
+            tasks=tasks,
+            groups_per_batch=self.groups_per_batch,
+            group_size=self.eval_group_size if is_test else self.group_size,
+            epochs=1 if is_test else self.epochs,
+            seed=None if is_test else self.seed,
+            steps=steps,
+            is_test=is_test,
+        )
+
+    def checked(self, split: str) -> tuple[GroupSettings, Sequence[Task]]:
+        """The tasks of a split, and what all groups have in common, checked. Raises as the call does."""
+        for name in ("groups_per_batch", "group_size", "eval_group_size", "epochs", "max_messages"):
+            value: int | None = getattr(self, name)
+            if value is not None and value < 1:
+                raise TrainingError(f"{name}={value}: give at least 1")
+        if self.max_concurrent_episodes is not None and self.max_concurrent_episodes < 1:
+            raise TrainingError(f"max_concurrent_episodes={self.max_concurrent_episodes}: give at least 1, or None")
+        if not math.isfinite(self.failed_reward):
+            raise TrainingError(f"failed_reward={self.failed_reward}: give a finite number")
+        bundle = _process.bundle(Path(self.bundle), fresh=True)
+        tasks = _playable(bundle, bundle.select(split), split)
+        rule = resolve_reward(bundle, self.reward, tasks)
+        self._check_renderer(bundle)
+        _process.run_index(Path(self.runs))
+        settings = GroupSettings(
+            bundle=bundle.root,
+            runs=Path(self.runs).resolve(),
+            run_name=self.run_name or bundle.name,
+            renderer_name=self.renderer_name,
+            model_name=self.model_name_for_tokenizer,
+            reward=rule,
+            rollout=RolloutSettings(
+                max_messages=self.max_messages,
+                max_trajectory_tokens=self.max_trajectory_tokens,
+                max_generation_tokens=self.max_generation_tokens,
+                failed_reward=self.failed_reward,
+            ),
+            max_concurrent_episodes=self.max_concurrent_episodes,
+        )
+        return settings, tasks
+
+    def _check_renderer(self, bundle: Bundle) -> None:
+        try:
+            framing = framing_of(self.renderer_name, self.model_name_for_tokenizer)
+        except RendererError as exc:
+            raise TrainingError(f"renderer_name={self.renderer_name!r}: {exc}") from exc
+        played = bundle.agents[bundle.played]
+        if played.envs and not framing.writes_tools:
+            raise TrainingError(
+                f"renderer_name={self.renderer_name!r}: it cannot write tools, and agent '{played.name}' of bundle"
+                f" {bundle.name} has those of env '{played.envs[0]}'; take one that can, such as qwen3_disable_thinking"
+            )
+
+
+def _playable(bundle: Bundle, tasks: Sequence[Task], split: str) -> Sequence[Task]:
+    """The tasks that prompt the played agent; the others are logged and left out."""
+    playable = [task for task in tasks if any(isinstance(s, Prompt) and s.agent == bundle.played for s in task.steps)]
+    if len(playable) < len(tasks):
+        kept = {task.id for task in playable}
+        left_out = [task.id for task in tasks if task.id not in kept]
+        logger.warning("%d task(s) left out, they do not prompt '%s': %s", len(left_out), bundle.played, left_out[:5])
+    if not playable:
+        why = "it has no task" if not tasks else f"none of its {len(tasks)} task(s) prompts agent '{bundle.played}'"
+        raise TrainingError(f"split {split!r} of bundle {bundle.name} cannot be played: {why}")
+    return playable
