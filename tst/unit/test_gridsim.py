@@ -10,12 +10,15 @@ from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from agent_env.bundle import Bundle, PythonRef, load_bundle, validate_bundle
 from agent_env.envs import EnvSession, open_env
+from agent_env.episode import play
+from agent_env.outcome import Outcome
 
 BUNDLE = Path(__file__).parents[2] / "bundles" / "gridsim"
 BLOCKS = ("night", "dawn", "morning", "noon", "evening", "late")
@@ -261,3 +264,37 @@ def test_the_system_prompt_says_the_battery_that_the_universe_has(bundle: Bundle
     assert f"buys {battery.buys_mwh} MWh and stores {battery.stores_mwh}" in told
     assert f"discharging gives {battery.gives_mwh}" in told
     assert (battery.export_share, "earns half the price" in told) == (0.5, True)
+
+
+async def scores(bundle: Bundle, player: str, tasks: int) -> list[float]:
+    """What a player of the bundle scores on the first held-out days of each kind."""
+    days = [task for kind in ("short", "hourly") for task in bundle.select(f"{kind}-test")[:tasks]]
+    return [(await play(task, bundle.players[player])).scores["saving"].value for task in days]
+
+
+async def test_the_best_player_scores_one_on_every_day(bundle: Bundle) -> None:
+    """It reads the prices, submits once, and nothing can beat it."""
+    assert await scores(bundle, "best", 15) == pytest.approx([1.0] * 30)
+
+
+async def test_the_idle_player_scores_a_fifth(bundle: Bundle) -> None:
+    """The other fixed point of the scale."""
+    assert await scores(bundle, "idle", 5) == pytest.approx([0.2] * 10)
+
+
+async def test_the_reference_players_score_the_same_each_time_and_less_than_the_best(bundle: Bundle) -> None:
+    """Chance is the task's. Fixed beats copying, and copying beats chance."""
+    means: dict[str, float] = {}
+    for player in ("fixed", "copy", "random"):
+        first = await scores(bundle, player, 40)
+        assert await scores(bundle, player, 40) == first
+        means[player] = fmean(first)
+    assert 1 > means["fixed"] > means["copy"] > means["random"]
+
+
+async def test_a_day_on_which_nothing_is_submitted_scores_zero(bundle: Bundle) -> None:
+    """Talking is not planning."""
+    result = await play(
+        bundle.task("short-train-001"), lambda turn: {"role": "assistant", "content": "Charge, I think."}
+    )
+    assert (result.outcome, result.scores["saving"].value) == (Outcome.COMPLETED, 0.0)

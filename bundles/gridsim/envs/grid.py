@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from agent_env.envs import Env, ToolAnswer, ToolError, tool
+from agent_env import Env, ToolAnswer, ToolError, tool
 
 from ..battery import Battery, Day, play, problem_of
 
