@@ -19,6 +19,7 @@ from agent_env.errors import BundleError, EnvBrokenError
 WriteBundle = Callable[[Mapping[str, str | bytes | None]], Path]
 OpenStore = Callable[..., AbstractAsyncContextManager[EnvSession]]
 
+COLOUR = {"enum": ["red", "blue"], "type": "string"}
 IMPORTS = "from agent_env.envs import Env, ToolAnswer, ToolError, tool\nfrom agent_env.errors import EnvBrokenError\n"
 
 
@@ -97,6 +98,24 @@ async def look(self) -> str:
             {"minimum": 1, "description": "One.", "type": "integer"},
         ),
         (
+            "x: Annotated[Odd, Field(description='It.')]",
+            {
+                "description": "It.",
+                "type": "object",
+                "properties": {"discriminator": COLOUR, "default": COLOUR, "properties": COLOUR},
+                "required": ["discriminator", "default", "properties"],
+            },
+        ),
+        (
+            "x: Annotated[Cat | Dog, Field(discriminator='kind')]",
+            {
+                "oneOf": [
+                    {"type": "object", "properties": {"kind": {"const": kind, "type": "string"}}, "required": ["kind"]}
+                    for kind in ("cat", "dog")
+                ]
+            },
+        ),
+        (
             "x: list[Point]",
             {
                 "type": "array",
@@ -135,6 +154,8 @@ async def test_types_become_schemas_without_references(
         "from enum import Enum\nfrom typing import Annotated, Any, Literal, Optional\nfrom pydantic import BaseModel, Field\n"
         "class Colour(Enum):\n    RED = 'red'\n    BLUE = 'blue'\n"
         "class Point(BaseModel):\n    title: str\n    to: list[int]\n"
+        "class Odd(BaseModel):\n    discriminator: Colour\n    default: Colour\n    properties: Colour\n"
+        "class Cat(BaseModel):\n    kind: Literal['cat']\nclass Dog(BaseModel):\n    kind: Literal['dog']\n"
     )
     assert (await schema_of(open_store, hint, before))["properties"]["x"] == schema
 
@@ -210,7 +231,13 @@ async def test_an_unknown_tool_gets_the_closest(open_store: OpenStore) -> None:
     ("returned", "text"),
     [
         *(("'text'", "text"), ("None", "ok"), ("{'b': 1, 'a': 'é'}", '{"b":1,"a":"é"}'), ("[1, None]", "[1,null]")),
-        *(("True", "true"), ("1.5", "1.5"), ("ToolAnswer('as is')", "as is"), ("b'a\\xff'", "a\ufffd")),
+        *(
+            ("True", "true"),
+            ("1.5", "1.5"),
+            ("ToolAnswer('as is')", "as is"),
+            ("ToolAnswer('\\0')", "\ufffd"),
+            ("b'a\\xff'", "a\ufffd"),
+        ),
         ("[float('nan')]", "[null]\n(null stands for a number that is not finite)"),
         *(
             ("'a\\x00b\\ud800'", "a\ufffdb\ufffd"),
@@ -296,16 +323,17 @@ def submit(self, fine: bool):
         raise ToolError("again")
 
 @tool
-def maybe(self, done: bool):
+def maybe(self, done: bool, wrong: bool = False):
     '''Maybe.'''
-    return ToolAnswer("x", ends_turn=done)
+    return ToolAnswer("x", ends_turn=done, is_error=wrong)
 """
     async with open_store(body) as session:
         answers = [
             *[await session.call("submit", {"fine": fine}) for fine in (True, False)],
             *[await session.call("maybe", {"done": done}) for done in (True, False)],
+            await session.call("maybe", {"done": True, "wrong": True}),
         ]
-    assert [answer.ends_turn for answer in answers] == [True, False, True, False]
+    assert [answer.ends_turn for answer in answers] == [True, False, True, False, False]
 
 
 async def test_a_tool_that_takes_too_long_answers_so(open_store: OpenStore) -> None:
@@ -367,6 +395,14 @@ async def test_two_episodes_have_nothing_in_common(open_store: OpenStore) -> Non
         assert one.state == {"stock": 99}
         assert two.state == {"stock": 11}
         assert (await two.call("stock", {})).text == "11"
+
+
+async def test_an_env_may_write_to_its_params(small_bundle: dict[str, str], write_bundle: WriteBundle) -> None:
+    """They are a copy: the task, which every episode shares, stays as it is."""
+    code = f"{IMPORTS}\nclass Store(Env):\n    def start(self):\n        self.params.clear()\n"
+    bundle = load_bundle(write_bundle({**small_bundle, "envs/store.py": code}))
+    async with open_env(bundle.envs["store"], task=bundle.task("a")):
+        assert bundle.task("a").params == {"count": 3}
 
 
 async def test_hooks_run_around_the_tools(open_store: OpenStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
@@ -187,6 +188,7 @@ async def test_many_copies_at_once_read_the_file_once(tmp_path: Path, monkeypatc
 
     def counted(self: Path, *args: str, **kwargs: str) -> str:
         reads.append(self)
+        time.sleep(0.02)
         return read_text(self, *args, **kwargs)
 
     monkeypatch.setattr(Path, "read_text", counted)

@@ -42,10 +42,8 @@ def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) 
         return _inline({**definitions[name], **beside}, definitions, (*inside, name))
     plain: dict[str, Any] = {}
     for key, value in written.items():
-        if key == "title" and isinstance(value, str):
-            continue
-        if key == "discriminator" and isinstance(value, dict):
-            continue  # OpenAPI's, and its mapping names the definitions that are gone
+        if key in ("title", "discriminator"):
+            continue  # generated from names; and OpenAPI's, whose mapping names the definitions that are gone
         if key in _NAMED_SCHEMAS and isinstance(value, dict):
             named = cast("dict[str, Any]", value)
             plain[key] = {name: _inline(child, definitions, inside) for name, child in named.items()}
