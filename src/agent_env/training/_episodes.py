@@ -28,14 +28,14 @@ __all__ = ["Ending", "Rollout", "RunGroup", "next_prompt", "parse_arguments"]
 logger = logging.getLogger(__name__)
 
 
-def next_prompt(turn: Turn, system_prompt: str) -> str:
-    """The text that a turn starts with for a model that has read `system_prompt` at the start.
+def next_prompt(prompt: str, system_prompt: str, *, first_system_prompt: str) -> str:
+    """The text of a turn's prompt, for a model that has read `first_system_prompt` at the start of the conversation.
 
-    A conversation has its system prompt once, at its start. A later turn's other system prompt is text before its prompt.
+    A conversation has its system prompt once. Where a later turn has another one, that is text before the prompt.
     """
-    if turn.index == 0 or turn.system_prompt == system_prompt or not turn.system_prompt:
-        return turn.prompt
-    return f"{turn.system_prompt}\n\n{turn.prompt}"
+    if system_prompt in ("", first_system_prompt):
+        return prompt
+    return f"{system_prompt}\n\n{prompt}"
 
 
 def parse_arguments(raw: str) -> Mapping[str, Any]:

@@ -98,7 +98,7 @@ class EpisodeEnv(MessageEnv):
             self._system_prompt = turn.system_prompt
             self._tools = [tool.name for tool in turn.tools]
             prefix = self._framing.prefix(shown_tools(turn.tools), turn.system_prompt)
-            self.messages = [*prefix, Message(role="user", content=next_prompt(turn, turn.system_prompt))]
+            self.messages = [*prefix, Message(role="user", content=turn.prompt)]
         except BaseException:
             await self.rollout.abandon()
             raise
@@ -163,7 +163,8 @@ class EpisodeEnv(MessageEnv):
                 )
             )
         self._turn = turn
-        self.messages.append(Message(role="user", content=next_prompt(turn, self._system_prompt)))
+        prompt = next_prompt(turn.prompt, turn.system_prompt, first_system_prompt=self._system_prompt)
+        self.messages.append(Message(role="user", content=prompt))
 
     async def end(self, cut: CutReason | None = None, *, penalty: float = 0.0) -> Ending:
         """Score the episode and give its slot back; its reward is then the caller's to report.
