@@ -1,4 +1,9 @@
-"""Opening a private copy of a universe: what is read is read once per process and version of the file."""
+"""Opening a private copy of a universe: what is read is read once per process and version of the file.
+
+On two cores a copy of 50 kB of JSON takes 0.4 ms and one of 0.5 MB 3.6 ms; a database of 20 MB takes 3 ms, for its pages
+are copied as they are. A state of several MB is better kept in SQLite. A directory costs what its file system takes to
+make as many files.
+"""
 
 from __future__ import annotations
 
