@@ -222,6 +222,7 @@ class Core:
         for request in pending:
             if isinstance(request, CallRequest) and not request.future.done():
                 request.future.set_exception(error("call()"))
+                self.has_raised_broken = self.broken is not None
 
     def fail_turn(self, failure: Failure) -> None:
         """Close the turn, because of a failure that ends the episode."""
@@ -241,7 +242,7 @@ class Core:
             return
         self.close_turn(self.abandoned)
         self.state = EpisodeState.ABANDONED
-        self.refuse_pending(self.abandoned)
+        self.refuse_pending(self._interrupted)
         self._notify()
         if self.owner is None:
             self._finish(Outcome.ABANDONED)
@@ -284,8 +285,12 @@ class Core:
                 self.broken = exc
             else:
                 logger.exception("run %s: its end could not be recorded", self.run_id)
-        self.refuse_pending(self.abandoned)
+        self.refuse_pending(self._interrupted)
         self._notify()
+
+    def _interrupted(self, doing: str) -> BaseException:
+        """What a call that was under way gets when the episode is abandoned."""
+        return self.abandoned(doing) if self.broken is None else self.broken
 
     def abandoned(self, doing: str) -> EpisodeError:
         """The error for whoever uses the episode after it was abandoned."""

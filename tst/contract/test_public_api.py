@@ -1,0 +1,140 @@
+"""The public names and their signatures: a change of one is a change for every user, so it is made here too."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import subprocess
+import sys
+from enum import StrEnum
+
+import pytest
+
+import agent_env
+
+LISTED = """
+AgentEnvError Bundle BundleError CallRecord CutReason EngineError Env EnvBrokenError Episode EpisodeError
+EpisodeFailedError EpisodeResult EpisodeSink EpisodeState EpisodeStateError EpisodeView Event EventKind Failure
+FailureKind Limits Message MissingExtraError Outcome PlayerTurn Problem RewardError RewardRule RunHeader RunIndex
+RunIndexError Score Task ToolAnswer ToolCall ToolError ToolSpec TrainingError Turn UniverseError UsageError __version__
+load_bundle open_episode play resolve_reward reward_of tool validate_bundle
+"""
+NAMES = LISTED.split()
+
+SIGNATURES = {
+    "load_bundle": "(path: 'Path | str') -> 'Bundle'",
+    "validate_bundle": "(path: 'Path | str') -> 'list[Problem]'",
+    "open_episode": "(task: 'Task', *, sink: 'EpisodeSink | None' = None, limits: 'Limits' = Limits(deploy_s=300.0, "
+    "run_s=600.0, verify_s=600.0, close_s=30.0)) -> 'AsyncGenerator[Episode]'",
+    "play": "(task: 'Task', player: 'Player | PythonRef', *, sink: 'EpisodeSink | None' = None, limits: 'Limits' = "
+    "Limits(deploy_s=300.0, run_s=600.0, verify_s=600.0, close_s=30.0), max_messages: 'int' = 200) -> 'EpisodeResult'",
+    "reward_of": "(result: 'EpisodeResult', rule: 'RewardRule | RewardSpec | str | None' = None) -> 'float'",
+    "resolve_reward": "(bundle: 'Bundle', reward: 'str | None', tasks: 'Iterable[Task]') -> 'RewardRule'",
+    "tool": "(function: 'F | None' = None, /, *, name: 'str | None' = None, ends_turn: 'bool' = False, "
+    "blocking: 'bool' = False, timeout_s: 'float | None' = None) -> 'F | Callable[[F], F]'",
+    "Limits": "(*, deploy_s: 'float' = 300.0, run_s: 'float' = 600.0, verify_s: 'float' = 600.0, "
+    "close_s: 'float' = 30.0) -> None",
+    "RewardRule": "(*, weights: 'Mapping[str, float] | None') -> None",
+    "ToolAnswer": "(text: 'str', is_error: 'bool' = False, ends_turn: 'bool' = False, "
+    "content: 'Sequence[Mapping[str, Any]]' = (), traceback: 'str' = '') -> None",
+    "EpisodeResult": "(*, outcome: 'Outcome', run_id: 'str', scores: 'Mapping[str, Score]', "
+    "failure: 'Failure | None' = None, cut: 'CutReason | None' = None, "
+    "metrics: 'Mapping[str, float]' = <factory>) -> None",
+    "Score": "(*, step: 'str', value: 'float', explanation: 'str' = '', "
+    "metrics: 'Mapping[str, float]' = <factory>) -> None",
+    "Episode.start": "(self) -> 'Turn | None'",
+    "Episode.cut": "(self, reason: 'CutReason') -> 'None'",
+    "Episode.result": "(self) -> 'EpisodeResult'",
+    "Episode.abandon": "(self) -> 'None'",
+    "Turn.record": "(self, message: 'Message') -> 'None'",
+    "Turn.call": "(self, name: 'str', arguments: 'Mapping[str, Any]', *, call_id: 'str | None' = None, "
+    "raw: 'str | None' = None) -> 'ToolAnswer'",
+    "Turn.refuse": "(self, name: 'str', text: 'str', *, raw: 'str | None' = None, call_id: 'str | None' = None) "
+    "-> 'ToolAnswer'",
+    "Turn.end": "(self, reply: 'Message | None' = None) -> 'Turn | None'",
+    "EpisodeView.state": "(self, env: 'str | None' = None) -> 'Any'",
+}
+
+MEMBERS = {
+    "Outcome": "completed failed abandoned",
+    "EpisodeState": "ready running turn ended abandoned",
+    "CutReason": "token_limit context_overflow parse_failure prompt_over_budget message_limit runner_limit timeout",
+    "FailureKind": "env_start env_broken universe prompt run_step step_timeout verifier_raised verifier_timeout "
+    "score_invalid agent",
+    "EventKind": "step_started step_ended turn_started message call answer turn_ended cut score failure",
+}
+
+FIELDS = {
+    "Event": "kind at_s step turn data",
+    "RunHeader": "task_id bundle_name bundle_version params tags",
+    "PlayerTurn": "prompt system_prompt tools messages params task_id turn",
+    "EpisodeView": "task_id params tags messages replies calls scores cut states",
+    "CallRecord": "tool arguments text is_error turn",
+    "Failure": "kind step message traceback",
+}
+
+HEAVY = ("tinker", "tinker_cookbook", "torch", "transformers", "chz", "starlette", "uvicorn", "mcp", "openenv", "rich")
+
+
+def test_the_public_names_are_these() -> None:
+    """A name is added, renamed or removed on purpose."""
+    assert sorted(agent_env.__all__) == sorted(NAMES)
+    assert sorted(dir(agent_env)) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_there(name: str) -> None:
+    """Also those that are imported when they are first used; each says what it is."""
+    value = getattr(agent_env, name)
+    assert inspect.getdoc(value)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    """As with any module."""
+    with pytest.raises(AttributeError, match="module 'agent_env' has no attribute 'open_epsiode'"):
+        _ = agent_env.open_epsiode  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_these(name: str) -> None:
+    """Parameters, defaults and what comes back."""
+    value: object = agent_env
+    for part in name.split("."):
+        value = getattr(value, part)
+    assert callable(value)
+    assert str(inspect.signature(value)) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_vocabularies_are_these(name: str) -> None:
+    """Words that stand in runs and in tables."""
+    words: type[StrEnum] = getattr(agent_env, name)
+    assert [str(word) for word in words] == MEMBERS[name].split()
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_are_these(name: str) -> None:
+    """What verifiers, players and sinks read."""
+    assert list(getattr(agent_env, name).__dataclass_fields__) == FIELDS[name].split()
+
+
+def test_the_version_is_the_distribution_s() -> None:
+    """One place says it."""
+    assert agent_env.__version__ == importlib.metadata.version("agent-env")
+
+
+def run(code: str) -> str:
+    """What a new Python process prints."""
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize("code", ["import agent_env", "from agent_env import *"])
+def test_importing_pulls_in_no_trainer_and_no_web_server(code: str) -> None:
+    """Not even when every name is used."""
+    assert run(f"{code}\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])") == "[]"
+
+
+def test_importing_takes_under_300_ms() -> None:
+    """The best of three: the machine may be busy with something else."""
+    code = "import time; began = time.perf_counter(); import agent_env; print(time.perf_counter() - began)"
+    assert min(float(run(code)) for _ in range(3)) < 0.3
