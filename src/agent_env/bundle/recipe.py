@@ -37,6 +37,10 @@ class LocalModel(Shape):
     """Tokens that the tokenizer may learn, special tokens and single bytes included."""
     pretokenizer: Literal["qwen", "phrases"] = "phrases"
     """`qwen` splits as Qwen's tokenizer does; `phrases` splits only at words of the task, digits and line ends."""
+    words: list[str] = Field(default_factory=list[str])
+    """With `phrases`, words that are tokens of their own whatever surrounds them."""
+    context: Positive = 4096
+    """Tokens of the longest conversation."""
     training: Literal["lora", "full"] = "full"
     """What the engine trains."""
 
@@ -104,8 +108,8 @@ class Recipe(Shape):
     sft: SFTSettings | None = None
     """Without it, reinforcement learning starts from the model as it is."""
     rl: RLSettings = RLSettings()
-    shares: list[RewardShare] = []
-    references: list[str] = []
+    shares: list[RewardShare] = Field(default_factory=list[RewardShare])
+    references: list[str] = Field(default_factory=list[str])
     """Players of the bundle that are played on the held-out tasks too, to compare with."""
 
 

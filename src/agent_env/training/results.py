@@ -73,7 +73,7 @@ def paired_difference(after: HeldOut, before: HeldOut) -> PairedDifference:
 def results_table(title: str, rows: Sequence[HeldOut], shares: Sequence[RewardShare]) -> Table:
     """The table that `agent-env train` ends with."""
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("held-out play")
+    table.add_column("held-out play", no_wrap=True)
     table.add_column("mean reward", justify="right")
     table.add_column("± s.e.", justify="right")
     for share in shares:
