@@ -13,7 +13,7 @@ import pytest
 from agent_env.episode.sink import Event, EventKind, RunHeader
 from agent_env.errors import RunIndexError
 from agent_env.runs import RunIndex
-from agent_env.runs._schema import FILE_NAME, immediate, saying
+from agent_env.runs._schema import FILE_NAME, busy_retried, immediate, saying
 
 HEADER = RunHeader(task_id="t", bundle_name="b", bundle_version="1", params={}, tags=())
 
@@ -76,8 +76,34 @@ def test_a_damaged_index_says_so(tmp_path: Path) -> None:
     body = bytearray(file.read_bytes())
     body[4096:] = b"\xff" * (len(body) - 4096)
     file.write_bytes(body)
-    with pytest.raises(RunIndexError, match="damaged"), RunIndex.open(tmp_path, read_only=True) as index:
+    with (
+        pytest.raises(RunIndexError, match="the run index is damaged"),
+        RunIndex.open(tmp_path, read_only=True) as index,
+    ):
         index.groups()
+
+
+def test_a_lock_held_for_longer_than_sqlite_waits_is_waited_for(tmp_path: Path) -> None:
+    """A write that meets a lock is tried again until the lock is gone; another error is raised at once."""
+    _filled(tmp_path)
+    holder, waiter = (sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None, timeout=0) for _ in range(2))
+    holder.execute("BEGIN IMMEDIATE")
+    tries = 0
+
+    def write() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 3:
+            holder.execute("ROLLBACK")
+        with immediate(waiter):
+            waiter.execute("DELETE FROM runs")
+
+    busy_retried(write)
+    assert tries == 3
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        busy_retried(lambda: waiter.execute("SELECT * FROM missing"))
+    holder.close()
+    waiter.close()
 
 
 def test_a_damaged_run_leaves_the_rest_readable(tmp_path: Path) -> None:
@@ -88,7 +114,7 @@ def test_a_damaged_run_leaves_the_rest_readable(tmp_path: Path) -> None:
     conn.commit()
     conn.close()
     with RunIndex.open(tmp_path, read_only=True) as index:
-        with pytest.raises(RunIndexError, match="damaged"):
+        with pytest.raises(RunIndexError, match="is damaged"):
             index.read(damaged)
         assert len(index.read(fine).events) == 1
         assert index.group("g").runs == 2
@@ -147,7 +173,7 @@ def test_a_folder_nobody_may_write_is_still_read() -> None:
 
 
 FULL = """
-import os, resource, signal, sys
+import os, resource, signal, sys, time
 from agent_env.episode.sink import Event, EventKind, RunHeader
 from agent_env.errors import RunIndexError
 from agent_env.runs import RunIndex
@@ -166,7 +192,7 @@ try:
         text = os.urandom(2000).hex()
         sink.event(Event(EventKind.MESSAGE, 0.0, "prompt", 0, {"message": {"content": text}}))
         if number % 20 == 0:
-            index.flush()
+            time.sleep(0.05)
 except RunIndexError as exc:
     print("refused:", exc)
 try:

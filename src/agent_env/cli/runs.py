@@ -18,6 +18,10 @@ from agent_env.runs.visible import visible
 
 __all__ = ["command"]
 
+_NAME_CHARS = 40
+_FILE_COLUMNS = 200
+_STYLES = {RunState.FAILED: "red", RunState.INTERRUPTED: "yellow", RunState.RUNNING: "blue"}
+
 
 @click.command("runs")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
@@ -32,6 +36,8 @@ def command(folder: Path, *, as_json: bool) -> None:
         click.echo(f"{folder}: no runs yet")
     else:
         console = Console()
+        if not console.is_terminal:  # a pipe or a file: a line per group, for grep
+            console = Console(width=max(console.width, _FILE_COLUMNS))
         console.print(_table(groups))
         console.print(f"agent-env explore {folder}", style="dim", markup=False, highlight=False)
 
@@ -42,24 +48,36 @@ def _plain(group: GroupSummary) -> dict[str, Any]:
 
 def _table(groups: list[GroupSummary]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("group", overflow="fold")
-    table.add_column("runs", justify="right")
+    longest = max(len(group.name) for group in groups)
+    table.add_column("group", overflow="fold", no_wrap=longest <= _NAME_CHARS)
+    table.add_column("runs", justify="right", no_wrap=True)
     table.add_column("mean reward", justify="right", no_wrap=True)
-    shown = [state for state in RunState if state is RunState.COMPLETED or any(group.states[state] for group in groups)]
-    for state in shown:
-        table.add_column(state.value, justify="right")
-    table.add_column("cut", justify="right")
-    table.add_column("last activity", justify="right", no_wrap=True)
+    table.add_column("outcomes")
+    table.add_column("last write", justify="right", no_wrap=True)
     for group in groups:
         table.add_row(
             Text(visible(group.name)),
             str(group.runs),
             _reward(group),
-            *(_state(group, state) for state in shown),
-            str(group.cut or ""),
+            _outcomes(group),
             _ago(group.last_at_s),
         )
     return table
+
+
+def _outcomes(group: GroupSummary) -> Text:
+    text = Text()
+    for state, n in group.states.items():
+        if not n:
+            continue
+        kinds = ""
+        if state is RunState.FAILED and group.failures:
+            kinds = f" ({', '.join(f'{count} {kind}' for kind, count in group.failures.items())})"
+        text.append(", " if text else "")
+        text.append(visible(f"{n} {state}{kinds}"), style=_STYLES.get(state))
+    if group.cut:
+        text.append(f", {group.cut} cut")
+    return text
 
 
 def _reward(group: GroupSummary) -> str:
@@ -68,14 +86,6 @@ def _reward(group: GroupSummary) -> str:
     if group.reward_se is None:
         return f"{group.reward_mean:.3f}"
     return f"{group.reward_mean:.3f} ± {group.reward_se:.3f}"
-
-
-def _state(group: GroupSummary, state: RunState) -> Text:
-    n = group.states[state]
-    if state is not RunState.FAILED or not n:
-        return Text(str(n or ""))
-    kinds = ", ".join(f"{kind} {count}" for kind, count in group.failures.items())
-    return Text(f"{n} ({visible(kinds)})", style="red")
 
 
 def _ago(at_s: float) -> str:

@@ -83,9 +83,7 @@ def write_batch(conn: sqlite3.Connection, writer_key: int | None, batch: Sequenc
             [(at_s, group) for group, at_s in groups.items()],
         )
     for packed in batch:  # only now: what a rolled back transaction numbered does not exist
-        log = packed.part.log
-        log.key = keys[log.run_id]
-        log.is_deleted = log.key is None
+        packed.part.log.key = keys[packed.part.log.run_id]
     return writer_key
 
 

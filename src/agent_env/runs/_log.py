@@ -110,9 +110,7 @@ class RunLog:
     last_at_s: float = 0.0
 
     key: int | None = None
-    """Its row; None until it is written."""
-    is_deleted: bool = False
-    """Its group was deleted while it was under way: what it says now is dropped."""
+    """Its row; None until it is written, and after its group was deleted: what it says then is dropped."""
 
     def take(self) -> Part:
         """Hand over what is new. The writer's lock is held."""

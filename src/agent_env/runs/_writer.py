@@ -22,7 +22,7 @@ import zstandard
 
 from agent_env.errors import RunIndexError
 from agent_env.runs._batch import PackedPart, close_writer, pack_part, write_batch
-from agent_env.runs._log import Part, RunLog
+from agent_env.runs._log import RunLog
 from agent_env.runs._schema import busy_retried, immediate, saying
 
 __all__ = ["BATCH_S", "FULL_BYTES", "Writer"]
@@ -212,7 +212,8 @@ class Writer:
             self._jobs = []
             self._is_hurried = False
             is_last = self._phase is _Phase.CLOSED
-        self._carry(parts)
+        pack = zstandard.ZstdCompressor(level=3).compress
+        self._carried += [pack_part(part, pack) for part in parts]
         error = self._write() if self._carried else None
         while jobs:
             if error is None:
@@ -226,17 +227,6 @@ class Writer:
 
     def _has_work(self) -> bool:
         return bool(self._dirty or self._jobs) or self._phase is _Phase.CLOSED
-
-    def _carry(self, parts: list[Part]) -> None:
-        pack = zstandard.ZstdCompressor(level=3).compress
-        dropped = 0
-        for part in parts:
-            if part.log.is_deleted:
-                dropped += part.size_bytes
-            else:
-                self._carried.append(pack_part(part, pack))
-        with self._wake:
-            self._waiting_bytes -= dropped
 
     def _write(self) -> RunIndexError | None:
         size = sum(packed.part.size_bytes for packed in self._carried)
