@@ -27,7 +27,7 @@ tinker-test: $(TINKER)/.installed  ## the trainer tier, on the real tinker-cookb
 lint: $(VENV)/.wheel  ## format, lint, types, import layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed  ## write the formatting

@@ -1,7 +1,4 @@
 """The stages of the main job, each over the cookbook's own trainers and each skipped where its result is on disk."""
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingImports=false
-# tinker and tinker_cookbook are the trainer's to pin and are not installed where lint runs.
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +106,7 @@ class Stages:
         Raises:
             TrainingError: When no task was scored.
         """
-        import tinker
+        tinker: Any = import_module("tinker")
 
         tasks = self.bundle.select(self.recipe.test_split)
         if (done := self._filed(title, group, tasks)) is not None:
