@@ -185,7 +185,7 @@ class TinkerTokenCompleter(TokenCompleter):
 # tinker_cookbook.rl
 
 
-@dataclass
+@dataclass(frozen=True)
 class InitialObservationOverflow:
     reward: float
     metrics: Metrics = field(default_factory=dict[str, float | int])

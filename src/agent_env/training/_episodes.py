@@ -108,6 +108,7 @@ class Rollout:
         self._slot = await group.slots.take()
         try:
             await group.index.ready()
+            self._check_wanted()
             self._sink = group.index.run(group.name, attempt=self._attempt, labels=group.labels)
             self._episode = await self._stack.enter_async_context(open_episode(self.task, sink=self._sink))
             turn = await self._episode.start()
@@ -116,6 +117,7 @@ class Rollout:
                 raise self._failed(result, "it has no prompt for the played agent")
         except BaseException:
             await self.abandon()
+            self._give_slot_back()
             raise
         return turn
 
@@ -172,8 +174,15 @@ class Rollout:
         try:
             await self._stack.aclose()
         finally:
-            if self._slot is not None:
-                self._slot.give_back()
+            self._give_slot_back()
+
+    def _give_slot_back(self) -> None:
+        if self._slot is not None:
+            self._slot.give_back()
+
+    def _check_wanted(self) -> None:
+        if self._is_over:  # given up while it waited
+            raise EpisodeError(f"task '{self.task.id}': the rollout's group is closed")
 
     def abandon_soon(self) -> None:
         """Abandon it in a task of its own, which `RunGroup.close` waits for."""

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import takewhile
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from agent_env.training._cookbook import (
     EncodedTextChunk,
@@ -31,6 +31,8 @@ from agent_env.training._cookbook import (
 )
 
 __all__ = ["Framing", "framing_of"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +68,12 @@ class Framing:
         self._ends = frozenset(stop for stop in renderer.get_stop_sequences() if isinstance(stop, int))
         self._first: OrderedDict[tuple[object, ...], ModelInput] = OrderedDict()
         self._stand_ins: dict[bool, list[int]] = {}
-        self.continues = self.writes_tools and self._probe_answers()
+        self.continues = self.writes_tools and _holds(self._probe_answers, default=False)
         """Whether tool answers can be put after the sampled tokens."""
-        self.continues_turns = renderer.has_extension_property and self._probe_prompts()
+        self.continues_turns = renderer.has_extension_property and _holds(self._probe_prompts, default=False)
         """Whether a later prompt can be: not where the template writes earlier replies in another way, as without their
         thinking."""
+        self._between = _holds(self._probe_between, default="") if self.writes_tools else ""
 
     def prefix(self, tools: Sequence[ToolSpec], system_prompt: str) -> list[Message]:
         """The messages that a conversation starts with: the system prompt, and the tools as the renderer writes them."""
@@ -122,6 +125,27 @@ class Framing:
         if tokens[: len(prompt)] != prompt:
             raise RendererError(f"{type(self.renderer).__name__} does not write this message after a prompt: {message}")
         return tokens[len(prompt) :]
+
+    def cleaned(self, message: Message) -> Message:
+        """A parsed message without what the renderer writes itself, so that rendered again it is what was sampled.
+
+        Qwen's template ends the text before a message's calls with a line end, which the cookbook's parser takes for text.
+        """
+        content = message["content"]
+        if not self._between or not message.get("tool_calls") or not isinstance(content, list) or not content:
+            return message
+        *before, last = content
+        if last["type"] != "text" or not last["text"].endswith(self._between):
+            return message
+        text = last["text"].removesuffix(self._between)
+        return {**message, "content": [*before, {"type": "text", "text": text}] if text else before}
+
+    def _probe_between(self) -> str:
+        """What the parser takes for the end of the text before a call."""
+        message, _ = self.renderer.parse_response(self.written(_call_message("b", text="Now b.")))
+        content = message["content"]
+        text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+        return text.removeprefix("Now b.") if text.startswith("Now b.") else ""
 
     def _rest(self, new: Sequence[Message]) -> list[int] | None:
         """What a template writes after an assistant's message for the new ones, up to where the next one starts.
@@ -177,6 +201,13 @@ class Framing:
 def extended(prompt: ModelInput, *pieces: Sequence[int]) -> ModelInput:
     """`prompt` with more tokens after it."""
     return ModelInput(chunks=[*prompt.chunks, *(EncodedTextChunk(tokens=list(piece)) for piece in pieces if piece)])
+
+
+def _holds(probe: Callable[[], T], default: T) -> T:
+    try:
+        return probe()
+    except Exception:  # noqa: BLE001 - a renderer of anyone's: one that cannot write a probe cannot be continued
+        return default
 
 
 def _writes_tools(renderer: Renderer) -> bool:

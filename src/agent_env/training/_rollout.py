@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_env.envs import ToolAnswer
@@ -111,6 +111,7 @@ class EpisodeEnv(MessageEnv):
             EpisodeFailedError: When the episode fails.
         """
         turn = self._open_turn()
+        message = self._framing.cleaned(message)
         logs: dict[str, str | int | float] = {"assistant": self._clipped(message["content"])}
         self.messages.append(message)
         self._written += 1
@@ -246,8 +247,7 @@ class ScoredWhenCut(EnvFromMessageEnv):
         first = await super().initial_observation()
         if isinstance(first, InitialObservationOverflow):
             ending = await self.episode.end(CutReason.PROMPT_OVER_BUDGET, penalty=first.reward)
-            first.reward = ending.reward
-            first.metrics.update(ending.metrics())
+            return replace(first, reward=ending.reward, metrics={**first.metrics, **ending.metrics()})
         return first
 
     async def step(self, action: list[int], *, extra: Mapping[str, Any] | None = None) -> StepResult:

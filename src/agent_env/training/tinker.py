@@ -7,7 +7,6 @@ Each rollout is an episode of a task, scored by the bundle's verifiers and filed
 # No `from __future__ import annotations`: chz reads the types of the fields.
 
 import asyncio
-import logging
 import math
 import random
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_env.bundle import Bundle, Prompt, Task
+from agent_env.bundle import Bundle, Task
 from agent_env.errors import TrainingError
 from agent_env.training import _process
 from agent_env.training._cookbook import (
@@ -37,8 +36,6 @@ from agent_env.training._steps import EvalGroup, TrainingSteps, train_group
 from agent_env.verify.reward import RewardRule, resolve_reward
 
 __all__ = ["AgentEnvDatasetBuilder", "EpisodeDataset", "EpisodeEnv", "EpisodeGroupBuilder", "GroupSettings"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +257,9 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
         if not math.isfinite(self.failed_reward):
             raise TrainingError(f"failed_reward={self.failed_reward}: give a finite number")
         bundle = _process.bundle(Path(self.bundle), fresh=True)
-        tasks = _playable(bundle, bundle.select(split), split)
+        tasks = bundle.select(split)
+        if not tasks:
+            raise TrainingError(f"split {split!r} of bundle {bundle.name} has no task to play")
         rule = resolve_reward(bundle, self.reward, tasks)
         self._check_renderer(bundle)
         _process.run_index(Path(self.runs))
@@ -292,16 +291,3 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
                 f"renderer_name={self.renderer_name!r}: it cannot write tools, and agent '{played.name}' of bundle"
                 f" {bundle.name} has those of env '{played.envs[0]}'; take one that can, such as qwen3_disable_thinking"
             )
-
-
-def _playable(bundle: Bundle, tasks: Sequence[Task], split: str) -> Sequence[Task]:
-    """The tasks that prompt the played agent; the others are logged and left out."""
-    playable = [task for task in tasks if any(isinstance(s, Prompt) and s.agent == bundle.played for s in task.steps)]
-    if len(playable) < len(tasks):
-        kept = {task.id for task in playable}
-        left_out = [task.id for task in tasks if task.id not in kept]
-        logger.warning("%d task(s) left out, they do not prompt '%s': %s", len(left_out), bundle.played, left_out[:5])
-    if not playable:
-        why = "it has no task" if not tasks else f"none of its {len(tasks)} task(s) prompts agent '{bundle.played}'"
-        raise TrainingError(f"split {split!r} of bundle {bundle.name} cannot be played: {why}")
-    return playable

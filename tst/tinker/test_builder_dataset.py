@@ -1,0 +1,110 @@
+"""The dataset: which tasks a step has, and what is refused before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import chz
+import pytest
+from tinker_cookbook.rl.types import RLDatasetBuilder
+
+from agent_env.errors import BundleError, RewardError, RunIndexError, TrainingError, UsageError
+from agent_env.training import _process
+from agent_env.training._steps import TrainingSteps
+from agent_env.training.tinker import AgentEnvDatasetBuilder
+
+
+def task_ids(batch: Any) -> list[str]:
+    """The tasks of a batch."""
+    return [builder.task_id for builder in batch]
+
+
+async def test_every_epoch_has_every_task_once_in_another_order_and_the_last_batch_has_what_is_left(rig: Any) -> None:
+    """Five tasks, three epochs, batches of four: fifteen groups in four batches."""
+    train, _ = await rig.builder(epochs=3, groups_per_batch=4, seed=7)()
+    batches = [task_ids(train.get_batch(index)) for index in range(len(train))]
+    assert [len(batch) for batch in batches] == [4, 4, 4, 3]
+    flat = [task for batch in batches for task in batch]
+    epochs = [flat[:5], flat[5:10], flat[10:]]
+    assert [sorted(epoch) for epoch in epochs] == [[f"plain-{at}" for at in range(5)]] * 3
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+async def test_the_order_is_the_seeds_and_does_not_depend_on_what_was_asked_before(rig: Any) -> None:
+    """A resumed training, which begins at batch i, gets the batch that it would have had."""
+    whole, _ = await rig.builder(epochs=2, groups_per_batch=2, seed=3)()
+    batches = [task_ids(whole.get_batch(index)) for index in range(len(whole))]
+    resumed, _ = await rig.builder(epochs=2, groups_per_batch=2, seed=3)()
+    assert task_ids(resumed.get_batch(4)) == batches[4]
+    other, _ = await rig.builder(epochs=2, groups_per_batch=2, seed=4)()
+    assert [task_ids(other.get_batch(index)) for index in range(len(other))] != batches
+    with pytest.raises(IndexError):
+        whole.get_batch(len(whole))
+
+
+async def test_the_test_set_is_every_task_once_in_the_bundles_order(rig: Any) -> None:
+    """Evaluation is not shuffled and not repeated."""
+    _, test = await rig.builder(test_split="train", eval_group_size=2, groups_per_batch=2, epochs=5)()
+    groups = [group for index in range(len(test)) for group in test.get_batch(index)]
+    assert task_ids(groups) == [f"plain-{at}" for at in range(5)]
+    assert {group.size for group in groups} == {2}
+
+
+def test_the_builder_is_a_chz_dataset_builder(rig: Any) -> None:
+    """It can be made from strings, as the cookbook's command lines do, and made anew with changes."""
+    arguments = {"bundle": str(rig.bundle), "model_name_for_tokenizer": "m", "renderer_name": "qwen3", "seed": "3"}
+    builder = chz.entrypoint(AgentEnvDatasetBuilder, argv=[f"{name}={value}" for name, value in arguments.items()])
+    assert isinstance(builder, RLDatasetBuilder)
+    assert builder.seed == 3
+    assert chz.replace(builder, group_size=2).group_size == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"bundle": "/nowhere/at/all"}, UsageError, "/nowhere/at/all"),
+        ({"train_split": "tran"}, UsageError, "train"),
+        ({"reward": "left"}, RewardError, "left"),
+        ({"renderer_name": "role_colon"}, TrainingError, "cannot write tools"),
+        ({"renderer_name": "no_such_renderer"}, TrainingError, "no_such_renderer"),
+        ({"group_size": 0}, TrainingError, "group_size=0"),
+        ({"max_concurrent_episodes": 0}, TrainingError, "max_concurrent_episodes=0"),
+        ({"failed_reward": float("nan")}, TrainingError, "failed_reward=nan"),
+        ({"runs": "/dev/null/runs"}, RunIndexError, "/dev/null"),
+    ],
+)
+async def test_what_cannot_be_trained_is_refused_before_training(
+    rig: Any, changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    """Each mistake is one error that says what to write instead, before any episode."""
+    with pytest.raises(error, match=says):
+        await rig.builder(**changes)()
+
+
+async def test_two_verify_steps_and_no_reward_are_refused(rig: Any, tmp_path: Path) -> None:
+    """Nobody said which of two scores is the reward: it is not guessed."""
+    root = tmp_path / "two"
+    for path in rig.bundle.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            (root / path.relative_to(rig.bundle)).parent.mkdir(parents=True, exist_ok=True)
+            (root / path.relative_to(rig.bundle)).write_bytes(path.read_bytes())
+    bundle = (root / "bundle.yaml").read_text()
+    (root / "bundle.yaml").write_text(bundle.replace("reward: right\n", ""))
+    verify = (
+        '"verify": [{"python": "verifiers/right.py", "id": "right"}, {"python": "verifiers/right.py", "id": "also"}]'
+    )
+    (root / "tasks" / "all.jsonl").write_text('{"id": "plain-0", "prompt": "Add.", ' + verify + "}\n")
+    (root / "evals" / "train.yaml").write_text("tasks: [plain-0]\n")
+    (root / "evals" / "test.yaml").unlink()
+    with pytest.raises((RewardError, BundleError), match=r"right.*also|2 verify steps"):
+        await rig.builder(bundle=str(root))()
+
+
+def test_what_an_evaluator_is_asked_on_a_closed_loop_is_the_last_batch(tmp_path: Path) -> None:
+    """`TrainingSteps` goes by the last batch where the trainer cannot be asked."""
+    steps = TrainingSteps(tmp_path, lambda _: 99)
+    assert steps.evaluated == 0
+    steps.train(4)
+    assert steps.evaluated == 5
+    _process.close_run_indexes()
