@@ -1,6 +1,7 @@
 """What the engine reads of a model's directory: its shape, and its weights as named tensors.
 
-Covers Qwen3's dense models in Hugging Face layout. Anything else is refused, and the message says what."""
+Covers Qwen3's dense models in Hugging Face layout. Anything else is refused, and the message says what.
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def build_model(
 def _write_weights(out: Path, shape: ModelShape, *, rows: int, seed: int) -> None:
     """Write `config.json` and the weights, as `Qwen3ForCausalLM` names and begins them.
 
-    Without `transformers`: importing it takes longer than the rest."""
+    Without `transformers`: importing it takes longer than the rest.
+    """
     torch: Any = require("torch", install=INSTALL, feature="The embedded engine")
     safetensors: Any = require("safetensors.torch", install=INSTALL, feature="The embedded engine")
     size = shape.hidden // shape.heads

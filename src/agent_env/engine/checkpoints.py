@@ -3,7 +3,8 @@
     runs/<run id>/run.json                                what the run trains
     runs/<run id>/<weights|sampler_weights>/<name>/       weights.safetensors, optimizer.safetensors, checkpoint.json
 
-A checkpoint is written beside its place and renamed into it, so one that is there is whole."""
+A checkpoint is written beside its place and renamed into it, so one that is there is whole.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Drawing the next token of every row of a batch, each by its own settings.
 
 Each row has a 64-bit key; its n-th draw depends on that key and n alone, so a seeded request gives the same tokens
-whatever else is in the batch."""
+whatever else is in the batch.
+"""
 
 from __future__ import annotations
 

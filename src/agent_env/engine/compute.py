@@ -1,7 +1,8 @@
 """The thread that does the arithmetic: it alternates between sampling steps and parts of training requests.
 
 A thread and not a process: torch gives up the interpreter lock inside its operations, and what the web server does
-between them is little. Everything that touches tensors happens here."""
+between them is little. Everything that touches tensors happens here.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The built-in losses, each a sum over tokens.
 
 Formulas from Tinker's documentation, "Loss Functions": cross_entropy, importance_sampling, ppo and cispo. A token
-whose weight or advantage is zero adds nothing to any of them, so the trainer leaves such tokens out."""
+whose weight or advantage is zero adds nothing to any of them, so the trainer leaves such tokens out.
+"""
 
 from __future__ import annotations
 

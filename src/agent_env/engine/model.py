@@ -2,7 +2,8 @@
 
 One function serves training and sampling, so that the log-probabilities of both agree. It is our own because with a
 model this small the modules of `transformers` take longer than the arithmetic; a test pins that it gives the same
-logits as `Qwen3ForCausalLM`. Projections that read the same input are one matrix here."""
+logits as `Qwen3ForCausalLM`. Projections that read the same input are one matrix here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from agent_env.engine.architecture import Architecture
 
-__all__ = ["Attend", "Rope", "Weights", "assemble", "causal_attention", "hidden_states"]
+__all__ = ["Attend", "Rope", "Weights", "assemble", "branching_attention", "hidden_states"]
 
 
 class LayerWeights(NamedTuple):
@@ -131,10 +132,51 @@ def hidden_states(
     return F.rms_norm(x, width, weights.norm, eps)
 
 
-def causal_attention(_layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attention over whole sequences that begin at position 0. Padding at the end needs no mask."""
-    q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+def branching_attention(prefix: int, branches: int) -> Attend:
+    """Attention over sequences that begin alike, with the common beginning there once.
+
+    The one row holds `prefix` common tokens, then `branches` continuations of equal length, each of which sees the
+    beginning and itself. Padding at the end of a continuation needs no mask: nothing sees it.
+    """
+
+    def mix(_layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if not prefix:
+            return _branches(branches, query, key, value)
+        common = F.scaled_dot_product_attention(
+            query[:, :prefix].transpose(1, 2),
+            _repeated(key[:, :prefix], query),
+            _repeated(value[:, :prefix], query),
+            is_causal=True,
+        )
+        kv_heads, size = key.shape[2], key.shape[3]
+        # [kv_heads, branches, queries a key head, length, size]
+        q = query[0, prefix:].unflatten(1, (kv_heads, -1)).unflatten(0, (branches, -1)).permute(2, 0, 3, 1, 4)
+        groups, length = q.shape[2], q.shape[3]
+        k, v = (
+            tensor[0, prefix:].unflatten(0, (branches, -1)).permute(2, 0, 1, 3) for tensor in (key, value)
+        )
+        # The common keys are multiplied with every continuation's queries at once: that is what sharing saves.
+        flat = q.reshape(kv_heads, -1, size) * size**-0.5
+        far = (flat @ key[0, :prefix].permute(1, 2, 0)).view(kv_heads, branches, groups * length, prefix)
+        near = flat.view(kv_heads, branches, groups * length, size) @ k.transpose(-1, -2)
+        later = torch.ones(length, length, dtype=torch.bool).triu(1).repeat(groups, 1)
+        shares = torch.cat([far, near.masked_fill(later, -torch.inf)], dim=-1).softmax(dim=-1)
+        mixed = (shares[..., :prefix].reshape(kv_heads, -1, prefix) @ value[0, :prefix].transpose(0, 1)).view(
+            kv_heads, branches, -1, size
+        ) + shares[..., prefix:] @ v
+        own = mixed.view(kv_heads, branches, groups, length, size).permute(1, 3, 0, 2, 4)
+        return torch.cat([common.transpose(1, 2), own.reshape(1, branches * length, -1, size)], dim=1)
+
+    return mix
+
+
+def _branches(branches: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention within each of `branches` sequences of equal length."""
+    q, k, v = (tensor[0].unflatten(0, (branches, -1)) for tensor in (query, key, value))
+    mixed = F.scaled_dot_product_attention(q.transpose(1, 2), _repeated(k, q), _repeated(v, q), is_causal=True)
+    return mixed.transpose(1, 2).flatten(0, 1)[None]
+
+
+def _repeated(keys: Tensor, query: Tensor) -> Tensor:
+    """`[rows, heads, length, size]`: a key head once for each query head that it serves."""
+    return keys.transpose(1, 2).repeat_interleave(query.shape[2] // keys.shape[2], dim=1)

@@ -1,7 +1,8 @@
 """What training changes: LoRA adapters or every weight, kept as one flat vector.
 
 One vector makes the optimizer a handful of operations whatever the number of matrices. The forward pass sees
-`base + scale * B @ A`, made once a step: with a model this small that costs less than two more products a token."""
+`base + scale * B @ A`, made once a step: with a model this small that costs less than two more products a token.
+"""
 
 from __future__ import annotations
 

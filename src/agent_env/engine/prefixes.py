@@ -1,7 +1,8 @@
 """Keys and values of token sequences that were computed before, found again by the longest common beginning.
 
 The rollouts of a group share a prompt, and a rollout's next prompt extends its last one token for token: both are
-found here. Bounded in bytes; what was used longest ago goes first."""
+found here. Bounded in bytes; what was used longest ago goes first.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The engine in a process of its own, which ends with the block that started it or with its parent.
 
-Nothing here imports torch: only the new process does."""
+Nothing here imports torch: only the new process does.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +182,8 @@ def end_with_parent() -> None:
     """Watch stdin and the parent's id, and end this process at once when the parent has ended.
 
     Both, because a process that the parent forked may hold the pipe open. Not `PR_SET_PDEATHSIG`: Linux sends it when
-    the thread that started the child ends, and only Linux has it."""
+    the thread that started the child ends, and only Linux has it.
+    """
     parent = os.getppid()
 
     def watch() -> None:

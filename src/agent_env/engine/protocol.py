@@ -1,7 +1,8 @@
 """The Tinker protocol's messages: requests to values, results to bodies.
 
 What the engine cannot do is refused here, before anything runs. The protobuf messages are those of the `tinker`
-package itself, so that both ends agree."""
+package itself, so that both ends agree.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +162,7 @@ def _tokens_of_chunks(chunks: Sequence[Any]) -> NDArray[np.int64]:
 
 
 def _check_tokens(tokens: NDArray[np.int64], vocabulary: int, what: str) -> None:
-    if len(tokens) and not (0 <= tokens.min() and tokens.max() < vocabulary):
+    if len(tokens) and not (tokens.min() >= 0 and tokens.max() < vocabulary):
         bad = tokens[(tokens < 0) | (tokens >= vocabulary)][0]
         raise EngineError(
             f"{what}: token id {bad} is not in the model's vocabulary of {vocabulary}: "

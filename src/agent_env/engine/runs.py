@@ -1,7 +1,8 @@
 """Training runs: one client's parameters, and its requests in the order of their numbers.
 
 Requests arrive out of order (a split forward_backward sends its first part last) and may arrive twice; they run
-strictly by `seq_id`, each once."""
+strictly by `seq_id`, each once.
+"""
 
 from __future__ import annotations
 

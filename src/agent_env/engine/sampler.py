@@ -1,6 +1,7 @@
 """Continuous batching: every sequence under way is one row, and a step gives each row its next token.
 
-New requests join between steps. Rows that sample from the same weights form one `RunningBatch`."""
+New requests join between steps. Rows that sample from the same weights form one `RunningBatch`.
+"""
 
 from __future__ import annotations
 

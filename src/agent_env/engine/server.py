@@ -1,7 +1,8 @@
 """The routes of the Tinker protocol, and the process that answers them.
 
 Starlette on uvicorn, which the explorer uses too. Measured with 128 requests under way, aiohttp's C parser saved
-0.07 ms a request of the 0.6 ms that a request takes in all; it is not worth a second web stack."""
+0.07 ms a request of the 0.6 ms that a request takes in all; it is not worth a second web stack.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What the server knows: sessions, training runs, samplers. For the event loop's thread; the compute thread works.
 
 Every id carries the mark of this process. An id with another mark was given out by an engine that has ended, and the
-client is told so."""
+client is told so.
+"""
 
 from __future__ import annotations
 

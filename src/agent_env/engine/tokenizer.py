@@ -1,7 +1,8 @@
 """Byte-level BPE tokenizers: learning one from texts with Qwen's special tokens, and the bytes of each token.
 
 Stop strings are matched on bytes, so the engine needs no tokenizer object at run time; a fast tokenizer is not
-thread-safe anyway (huggingface/transformers#47085)."""
+thread-safe anyway (huggingface/transformers#47085).
+"""
 
 from __future__ import annotations
 
@@ -165,7 +166,8 @@ def token_bytes(model_dir: Path) -> list[bytes] | None:
 def _byte_of_character() -> dict[str, int]:
     """The byte that each printable stand-in character means, as GPT-2's encoder defines it.
 
-    Printable Latin-1 characters mean themselves; the other bytes are numbered from U+0100 on."""
+    Printable Latin-1 characters mean themselves; the other bytes are numbered from U+0100 on.
+    """
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     table = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in set(printable)]

@@ -13,14 +13,17 @@ from torch import Tensor
 
 from agent_env.engine.architecture import Architecture
 from agent_env.engine.losses import LOSSES, Loss
-from agent_env.engine.model import Rope, Weights, causal_attention, hidden_states
+from agent_env.engine.model import Rope, Weights, branching_attention, hidden_states
+from agent_env.engine.packing import packs
 from agent_env.engine.parameters import Parameters
 from agent_env.errors import EngineError
 
 __all__ = ["AdamSettings", "Batch", "Example", "ForwardBackwardResult", "Trainer"]
 
-MICRO_BATCH_TOKENS = 16384
-"""Tokens, padding included, that go through the model at once: bounds what autograd keeps."""
+MICRO_BATCH_TOKENS = 4096
+"""Tokens, padding included, that go through the model at once: bounds what autograd keeps. More is not faster."""
+MICRO_BATCH_LOGITS = 2**27
+"""The same bound for a large vocabulary, in numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,8 @@ class Trainer:
     def forward_backward(self, batch: Batch) -> Generator[None, None, ForwardBackwardResult]:
         """Do one request, yielding between parts so that sampling goes on in between.
 
-        Gradients add up until `optim_step`; an error leaves none of this request's."""
+        Gradients add up until `optim_step`; an error leaves none of this request's.
+        """
         vector = self.parameters.vector
         before = None if vector.grad is None else vector.grad.clone()
         try:
@@ -91,37 +95,43 @@ class Trainer:
     def _parts(self, batch: Batch) -> Generator[None, None, ForwardBackwardResult]:
         logprobs: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(batch.examples)
         total = 0.0
-        for part in _micro_batches([len(example.tokens) for example in batch.examples]):
-            examples = [batch.examples[at] for at in part]
+        limit = max(256, min(MICRO_BATCH_TOKENS, MICRO_BATCH_LOGITS // self._architecture.vocabulary))
+        for pack in packs([example.tokens for example in batch.examples], limit):
+            examples = [batch.examples[at] for at in pack.members]
             with torch.set_grad_enabled(not batch.forward_only):
-                flat, loss = self._part(examples, LOSSES[batch.loss], batch.settings)
+                part, loss = self._part(examples, pack.prefix, LOSSES[batch.loss], batch.settings)
             if loss is not None:
                 total += float(loss.detach())
                 if not batch.forward_only:
                     loss.backward()  # pyright: ignore[reportUnknownMemberType] - torch does not annotate it
-            cuts = np.cumsum([len(example.tokens) for example in examples])[:-1]
-            for at, values in zip(part, np.split(flat, cuts), strict=True):
+            for at, values in zip(pack.members, part, strict=True):
                 logprobs[at] = values
             yield
         if not batch.forward_only and self.parameters.vector.grad is None:
-            # Every weight was zero. The step that follows is a step with a zero gradient, as in the hosted service.
+            # Every weight was zero: a gradient of zero, which is not the same as none.
             self.parameters.vector.grad = torch.zeros_like(self.parameters.vector)
         return ForwardBackwardResult(logprobs=logprobs, metrics={"loss:sum": total})
 
     def _part(
-        self, examples: Sequence[Example], loss: Loss, settings: Mapping[str, float]
-    ) -> tuple[NDArray[np.float32], Tensor | None]:
-        """The targets' log-probabilities, one sequence after the other, and the loss if any token counts."""
+        self, examples: Sequence[Example], prefix: int, loss: Loss, settings: Mapping[str, float]
+    ) -> tuple[list[NDArray[np.float32]], Tensor | None]:
+        """The targets' log-probabilities of examples with a common prefix, and the loss if any token counts."""
         weights = self.parameters.weights()
-        lengths = torch.tensor([len(example.tokens) for example in examples])
-        longest = int(lengths.max())
-        tokens = torch.zeros(len(examples), longest, dtype=torch.int64)
-        for row, example in zip(tokens, examples, strict=True):
-            row[: len(example.tokens)] = torch.from_numpy(example.tokens)
-        positions = torch.arange(longest)
-        valid = positions < lengths[:, None]
-        states = hidden_states(self._architecture, weights, self._rope, tokens, positions[None, :], causal_attention)
-        states = states[valid]
+        length = max(len(example.tokens) for example in examples) - prefix
+        # One row: the common tokens, then what follows them in each example, padded to the same length.
+        tokens = np.zeros(prefix + len(examples) * length, np.int64)
+        tokens[:prefix] = examples[0].tokens[:prefix]
+        places: list[NDArray[np.int64]] = []
+        for at, example in enumerate(examples):
+            begin, own = prefix + at * length, len(example.tokens) - prefix
+            tokens[begin : begin + own] = example.tokens[prefix:]
+            places.append(np.concatenate([np.arange(prefix), np.arange(begin, begin + own)]))
+        after = np.arange(prefix, prefix + length)
+        positions = np.concatenate([np.arange(prefix), np.tile(after, len(examples))])
+        attend = branching_attention(prefix, len(examples))
+        rows, where = torch.from_numpy(tokens)[None], torch.from_numpy(positions)[None]
+        states = hidden_states(self._architecture, weights, self._rope, rows, where, attend)[0]
+        place = torch.from_numpy(np.concatenate(places))
         targets = torch.from_numpy(np.concatenate([example.targets for example in examples]))
         inputs = {
             name: torch.from_numpy(np.concatenate([example.inputs[name] for example in examples]))
@@ -129,15 +139,15 @@ class Trainer:
         }
         counts = inputs[loss.inputs[0]] != 0
         logprobs = torch.empty(len(targets))
-        with torch.no_grad():
-            logprobs[~counts] = _target_logprobs(weights, states[~counts], targets[~counts])
-        if not bool(counts.any()):
-            return logprobs.numpy(), None
-        counted = _target_logprobs(weights, states[counts], targets[counts])
-        logprobs[counts] = counted.detach()
-        return logprobs.numpy(), loss.total(
-            counted, {name: values[counts] for name, values in inputs.items()}, settings
-        )
+        logprobs[~counts] = _uncounted_logprobs(weights, states, place[~counts], targets[~counts])
+        total = None
+        if bool(counts.any()):
+            logits = F.linear(states[place[counts]], weights.unembed)
+            counted = -F.cross_entropy(logits, targets[counts], reduction="none")
+            logprobs[counts] = counted.detach()
+            total = loss.total(counted, {name: values[counts] for name, values in inputs.items()}, settings)
+        ends = np.cumsum([len(example.tokens) for example in examples])[:-1]
+        return np.split(logprobs.numpy(), ends), total
 
     def optim_step(self, adam: AdamSettings) -> dict[str, float]:
         """Move the parameters by the gradient so far, and forget the gradient.
@@ -178,17 +188,14 @@ class Trainer:
             self.optimizer.state[self.parameters.vector] = {name: tensor.clone() for name, tensor in state.items()}
 
 
-def _target_logprobs(weights: Weights, states: Tensor, targets: Tensor) -> Tensor:
-    return -F.cross_entropy(F.linear(states, weights.unembed), targets, reduction="none")
-
-
-def _micro_batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices of examples that go together: of similar length, so that little is padding."""
-    parts: list[list[int]] = []
-    longest = 0
-    for at in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        if not parts or (len(parts[-1]) + 1) * longest > MICRO_BATCH_TOKENS:
-            parts.append([])
-            longest = lengths[at]
-        parts[-1].append(at)
-    return parts
+@torch.no_grad()
+def _uncounted_logprobs(weights: Weights, states: Tensor, place: Tensor, targets: Tensor) -> Tensor:
+    """Log-probabilities of targets that no gradient is needed of; a place that several examples share costs once."""
+    used, which = place.unique(return_inverse=True)
+    logprobs = torch.empty(len(targets))
+    rows = max(1, MICRO_BATCH_LOGITS // len(weights.unembed))
+    for begin in range(0, len(used), rows):
+        part = torch.log_softmax(F.linear(states[used[begin : begin + rows]], weights.unembed), dim=-1)
+        inside = (which >= begin) & (which < begin + rows)
+        logprobs[inside] = part[which[inside] - begin, targets[inside]]
+    return logprobs
