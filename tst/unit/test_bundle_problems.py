@@ -40,7 +40,34 @@ def steps(*lines: str) -> dict[str, str | bytes | None]:
 
 VERIFY = "verify: {python: verifiers/sold.py}"
 
+RECIPE = "train_split: all\ntest_split: all\n"
+
 BROKEN: list[Broken] = [
+    # recipes
+    Broken(
+        "a recipe's split and players that are not there",
+        {"recipes/r.yaml": "train_split: al\ntest_split: all\nsft:\n  player: bst\nreferences:\n  - idle\n"},
+        [
+            "recipes/r.yaml:1: no eval 'al', did you mean 'all'?",
+            "recipes/r.yaml:4: no player 'bst', there is none to name here",
+            "recipes/r.yaml:6: no player 'idle', there is none to name here",
+        ],
+    ),
+    Broken(
+        "unknown key in a recipe's part",
+        {"recipes/r.yaml": RECIPE + "rl: {stepz: 3}\n"},
+        ["recipes/r.yaml:3: unknown key 'stepz', did you mean 'steps'?"],
+    ),
+    Broken(
+        "a recipe with no test split",
+        {"recipes/r.yaml": "train_split: all\n"},
+        ["recipes/r.yaml:1: 'test_split' is missing, add test_split: ..."],
+    ),
+    Broken(
+        "a group of one rollout",
+        {"recipes/r.yaml": RECIPE + "rl: {group_size: 1}\n"},
+        ["recipes/r.yaml:3: 'group_size' is 1, it should be greater than or equal to 2"],
+    ),
     # bundle.yaml
     Broken(
         "unknown key",

@@ -17,7 +17,16 @@ from agent_env.bundle.schema import Shape
 from agent_env.bundle.shape_problems import shape
 from agent_env.errors import BundleError, Problem, UsageError
 
-__all__ = ["LocalModel", "RLSettings", "Recipe", "RewardShare", "SFTSettings", "load_recipe"]
+__all__ = [
+    "LocalModel",
+    "RLSettings",
+    "Recipe",
+    "RewardShare",
+    "SFTSettings",
+    "load_recipe",
+    "read_recipe",
+    "recipe_names",
+]
 
 Positive = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
@@ -120,7 +129,7 @@ def load_recipe(bundle: Bundle, name: str | None = None) -> Recipe:
         UsageError: When the bundle has no such recipe, or more than one and no name is given.
         BundleError: When the recipe does not fit, or names a split or player that the bundle does not have.
     """
-    known = sorted(path.stem for path in bundle.root.glob("recipes/*.yaml"))
+    known = recipe_names(bundle)
     if not known:
         raise UsageError(f"{bundle.root}: the bundle has no recipe to train by; write recipes/default.yaml")
     if name is None and len(known) > 1:
@@ -128,22 +137,33 @@ def load_recipe(bundle: Bundle, name: str | None = None) -> Recipe:
     chosen = known[0] if name is None else name
     if chosen not in known:
         raise UsageError(f"{bundle.name} has no recipe '{chosen}', {names_or_closest(chosen, known)}")
-    problems: list[Problem] = []
-    document = read_yaml(bundle.root, Path("recipes") / f"{chosen}.yaml", problems)
-    recipe = None if document is None else shape(Recipe, document, problems)
-    if document is not None and recipe is not None:
-        splits = [("train_split",), ("test_split",)]
-        for loc in splits:
-            split = str(getattr(recipe, loc[0]))
-            if split not in bundle.evals:
-                problems.append(document.problem(loc, f"no eval '{split}'", names_or_closest(split, bundle.evals)))
-        players = [(("references", at), player) for at, player in enumerate(recipe.references)]
-        named = [*players, *([(("sft", "player"), recipe.sft.player)] if recipe.sft else [])]
-        for loc, player in named:
-            if player not in bundle.players:
-                problems.append(
-                    document.problem(loc, f"no player '{player}'", names_or_closest(player, bundle.players))
-                )
+    recipe, problems = read_recipe(bundle, chosen)
     if problems or recipe is None:
         raise BundleError(problems)
     return recipe
+
+
+def recipe_names(bundle: Bundle) -> list[str]:
+    """The names of a bundle's recipes, sorted."""
+    return sorted(path.stem for path in bundle.root.glob("recipes/*.yaml"))
+
+
+def read_recipe(bundle: Bundle, name: str) -> tuple[Recipe | None, list[Problem]]:
+    """Read `recipes/<name>.yaml`, and say everything that is wrong with it."""
+    problems: list[Problem] = []
+    document = read_yaml(bundle.root, Path("recipes") / f"{name}.yaml", problems)
+    recipe = None if document is None else shape(Recipe, document, problems)
+    if document is None or recipe is None:
+        return None, problems
+    for key, split in (("train_split", recipe.train_split), ("test_split", recipe.test_split)):
+        if split not in bundle.evals:
+            problems.append(document.problem((key,), f"no eval '{split}'", names_or_closest(split, bundle.evals)))
+    players: list[tuple[tuple[str | int, ...], str]] = [
+        (("references", at), player) for at, player in enumerate(recipe.references)
+    ]
+    if recipe.sft is not None:
+        players.append((("sft", "player"), recipe.sft.player))
+    for loc, player in players:
+        if player not in bundle.players:
+            problems.append(document.problem(loc, f"no player '{player}'", names_or_closest(player, bundle.players)))
+    return recipe, problems

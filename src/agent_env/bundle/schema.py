@@ -6,11 +6,10 @@ One pydantic model per file kind, strict: nothing is converted, an unknown key i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "TextFile",
     "UnknownKeys",
     "VerifyFile",
-    "json_schemas",
 ]
 
 _ID = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"
@@ -359,20 +357,3 @@ class EvalFile(Shape):
         if not self.tasks and not self.tags:
             raise _misfit("the eval selects nothing", "write tasks: [ids or globs] or tags: [tags]")
         return self
-
-
-def json_schemas() -> Mapping[str, Mapping[str, Any]]:
-    """Return the JSON Schema of each file kind: `bundle`, `task` (also a line of JSONL) and `eval`."""
-    kinds: Sequence[tuple[str, str, Any]] = (
-        ("bundle", "bundle.yaml", BundleFile),
-        ("task", "tasks/**/*.yaml, or a line of tasks/**/*.jsonl", cast("Any", ShortTaskFile | LongTaskFile)),
-        ("eval", "evals/*.yaml", EvalFile),
-    )
-    return {
-        kind: {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            **TypeAdapter[Any](shape).json_schema(),
-            "title": f"AgentEnv {kind}: {files}",
-        }
-        for kind, files, shape in kinds
-    }

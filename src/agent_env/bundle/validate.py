@@ -17,6 +17,7 @@ from agent_env.bundle.code import PythonRef
 from agent_env.bundle.document import Document
 from agent_env.bundle.env_check import ChecksItself, EnvCheck
 from agent_env.bundle.load import BundleSource, in_order, read_bundle
+from agent_env.bundle.recipe import read_recipe, recipe_names
 from agent_env.bundle.steps import BuiltStep
 from agent_env.bundle.task import DeployAgent, Prompt, RunPython, Task, Verify
 from agent_env.bundle.universe_check import check_universe
@@ -65,6 +66,8 @@ class _Validation:
         for task in self._bundle.tasks.values():
             if task.gold is not None:
                 yield from self._check_gold(task)
+        for recipe in recipe_names(self._bundle):
+            yield from read_recipe(self._bundle, recipe)[1]
 
     def _load(self, ref: PythonRef) -> object | BundleError:
         """Load a reference. A file that cannot be imported is tried once."""

@@ -15,7 +15,7 @@ __all__ = ["command"]
 @click.command("schema")
 @click.argument("kind", required=False)
 def command(kind: str | None) -> None:
-    """Print the JSON Schema of a KIND of file (bundle, task or eval); without KIND, all of them by kind."""
+    """Print the JSON Schema of a KIND of file (bundle, task, eval or recipe); without KIND, all of them by kind."""
     schemas = json_schemas()
     if kind is not None and kind not in schemas:
         raise UsageError(f"there is no kind of file '{kind}', {names_or_closest(kind, schemas)}")
