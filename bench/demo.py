@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def main() -> None:
             settings = JobSettings(
                 bundle=BUNDLE, runs=arguments.runs or Path(temporary), run_name=f"seed-{seed}", recipe=recipe, seed=seed
             )
-            result = asyncio.run(run_main_job(settings, Console(stderr=True)))
+            result = asyncio.run(run_main_job(settings, Console(file=sys.stderr)))
             rows = result.held_out
             gain = paired_difference(rows["after RL"], rows["after SFT"])
             table.add_row(

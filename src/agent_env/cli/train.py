@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,8 @@ def command(
         seed=seed,
         endpoint=_endpoint(local=local, base_url=base_url, model=model, renderer=renderer),
     )
-    console = Console(stderr=True)
+    # The stream itself, not whatever stderr is when a line is printed: the trainers' own output goes to a file.
+    console = Console(file=sys.stderr)
     try:
         result = asyncio.run(run_main_job(settings, console))
     except KeyboardInterrupt:
