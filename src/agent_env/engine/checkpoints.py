@@ -100,7 +100,10 @@ class CheckpointStore:
     def __init__(self, state_dir: Path) -> None:
         self._runs = state_dir / "runs"
         self._runs.mkdir(parents=True, exist_ok=True)
-        for scratch in self._runs.glob("*/*/.partial-*"):
+        # What a process that was killed left: a replacement that is whole goes to its place, the rest goes.
+        for ready in self._runs.glob(f"*/*/{READY}*"):
+            self._replace(ready.with_name(ready.name.removeprefix(READY)), ready)
+        for scratch in self._runs.glob(f"*/*/{PARTIAL}*"):
             shutil.rmtree(scratch, ignore_errors=True)
 
     def add_run(self, run: RunRecord) -> None:
@@ -140,7 +143,7 @@ class CheckpointStore:
         if folder.exists() and not overwrite:
             raise EngineError(f"{uri} is there already; save under another name, or with overwrite=True")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = folder.parent / f".partial-{uuid4().hex}"
+        scratch = folder.parent / f"{PARTIAL}{uuid4().hex}"
         scratch.mkdir()
         try:
             save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, scratch / WEIGHTS)
@@ -160,16 +163,26 @@ class CheckpointStore:
             for file in scratch.iterdir():
                 _sync(file)
             if folder.exists():
-                old = folder.parent / f".partial-{uuid4().hex}"
-                folder.rename(old)
-                scratch.rename(folder)
-                shutil.rmtree(old)
+                ready = folder.with_name(f"{READY}{folder.name}")
+                scratch.rename(ready)
+                self._replace(folder, ready)
             else:
                 scratch.rename(folder)
             _sync(folder.parent)
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
+
+    @staticmethod
+    def _replace(folder: Path, ready: Path) -> None:
+        """Put a whole checkpoint in the place of another; a kill in between is made good at the next start."""
+        if folder.exists():
+            old = folder.with_name(f"{PARTIAL}{uuid4().hex}")
+            folder.rename(old)
+            ready.rename(folder)
+            shutil.rmtree(old)
+        else:
+            ready.rename(folder)
 
     def load(self, uri: CheckpointUri) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
         """The weights, and the optimizer's state where the checkpoint has it.
@@ -198,7 +211,7 @@ class CheckpointStore:
         """
         folder = self._existing(uri)
         # Renamed first: a half-removed checkpoint must not look like one.
-        scratch = folder.parent / f".partial-{uuid4().hex}"
+        scratch = folder.parent / f"{PARTIAL}{uuid4().hex}"
         folder.rename(scratch)
         shutil.rmtree(scratch)
 
@@ -236,12 +249,13 @@ class CheckpointStore:
         return folder
 
 
+PARTIAL, READY = ".partial-", ".ready-"
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    scratch = path.with_name(f".partial-{path.name}")
+    scratch = path.with_name(f"{PARTIAL}{path.name}")
     scratch.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     scratch.replace(path)
 

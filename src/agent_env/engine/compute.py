@@ -21,7 +21,6 @@ from agent_env.engine.model import Rope, Weights
 from agent_env.engine.options import EngineOptions
 from agent_env.engine.prefixes import PrefixStore
 from agent_env.engine.sampler import RunningBatch, SampleJob
-from agent_env.errors import EngineError
 
 __all__ = ["Compute", "SamplerSource"]
 
@@ -30,7 +29,7 @@ IDLE_BATCHES = 4
 
 Work = Generator[None, None, Any]
 Done = Callable[[Any], None]
-"""Told the result, or the EngineError or other exception that the work raised. Called in the compute thread."""
+"""Told the result, or the exception that the work raised. Called in the compute thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +199,8 @@ class Compute:
             batch = RunningBatch(
                 self._architecture, self._rope, source.owner, weights, self._prefixes, self._token_bytes
             )
+            for idle in self._batches.values():
+                idle.shrink()
             self._batches[source.owner] = batch
         self._batches.move_to_end(source.owner)
         for owner in [owner for owner, idle in self._batches.items() if not len(idle)][:-IDLE_BATCHES]:
@@ -220,8 +221,3 @@ class Compute:
             if sample.source.owner == owner:
                 del self._under_way[key]
                 sample.done(exc)
-
-
-def refused(exc: Exception) -> bool:
-    """Whether an error is the client's doing, so that trying again is of no use."""
-    return isinstance(exc, EngineError)

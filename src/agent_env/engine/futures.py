@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_env.errors import EngineError
+
 __all__ = ["Future", "Futures", "Reply"]
+
+FETCHED_TTL_S = 30.0
+"""How long an answer is kept after it was fetched: a client whose connection broke asks again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +43,19 @@ class Future:
     accepted: Mapping[str, Any]
     """What the request itself was answered; a repeated request gets it again."""
     reply: Reply | None = None
-    resolved_at: float | None = None
-    _ready: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def resolve(self, reply: Reply) -> None:
-        """Give the answer. Only the first one counts."""
-        if self.reply is None:
-            self.reply = reply
-            self.resolved_at = time.monotonic()
-            self._ready.set()
+    expires: float | None = None
+    """When it may be forgotten, on the monotonic clock; None while it is under way."""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self, timeout_s: float) -> Reply | None:
         """The answer, or None when it is not there in time."""
         if self.reply is None:
             try:
                 async with asyncio.timeout(timeout_s):
-                    await self._ready.wait()
+                    await self.ready.wait()
             except TimeoutError:
                 return None
+        self.expires = min(self.expires or 0.0, time.monotonic() + FETCHED_TTL_S)
         return self.reply
 
 
@@ -64,6 +64,7 @@ class Futures:
 
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
+        self._loop = asyncio.get_running_loop()
         self._by_id: dict[str, Future] = {}
 
     def __len__(self) -> int:
@@ -79,9 +80,48 @@ class Futures:
         self._by_id[request_id] = future
         return future
 
+    def resolve(self, future: Future, reply: Reply) -> None:
+        """Give the answer. Only the first one counts."""
+        if future.reply is None:
+            future.reply = reply
+            future.expires = time.monotonic() + self._ttl_s
+            future.ready.set()
+
+    def fail(self, future: Future, error: BaseException) -> None:
+        """Give an error as the answer."""
+        if isinstance(error, EngineError):
+            self.resolve(future, Reply.failure(str(error), by_client=True))
+        else:
+            message = f"the engine failed: {type(error).__name__}: {error}"
+            self.resolve(future, Reply.failure(message, by_client=False))
+
+    def from_thread(self, future: Future, encode: Callable[[Any], Reply]) -> Callable[[Any], None]:
+        """What another thread tells a result, or the error that the work raised, to.
+
+        Args:
+            future: The request.
+            encode: Makes an answer of a result; called in the event loop's thread.
+        """
+
+        def settle(result: Any) -> None:
+            if isinstance(result, BaseException):
+                self.fail(future, result)
+            else:
+                self.resolve(future, encode(result))
+
+        def tell(result: Any) -> None:
+            try:
+                self._loop.call_soon_threadsafe(settle, result)
+            except RuntimeError:
+                # The server is ending; nobody waits for the answer.
+                if not self._loop.is_closed():
+                    raise
+
+        return tell
+
     def evict(self) -> None:
-        """Forget answers whose time to live is over."""
-        oldest = time.monotonic() - self._ttl_s
-        for future in list(self._by_id.values()):
-            if future.resolved_at is not None and future.resolved_at < oldest:
-                del self._by_id[future.request_id]
+        """Forget answers whose time is over."""
+        now = time.monotonic()
+        self._by_id = {
+            key: future for key, future in self._by_id.items() if future.expires is None or future.expires > now
+        }

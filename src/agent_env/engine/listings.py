@@ -13,7 +13,9 @@ from starlette.routing import Route
 
 from agent_env.engine.checkpoints import Checkpoint, CheckpointKind, CheckpointUri, RunRecord
 from agent_env.engine.futures import Reply
-from agent_env.engine.service import GoneError, Service, lora_fields
+from agent_env.engine.run_requests import lora_fields
+from agent_env.engine.service import Service
+from agent_env.engine.sessions import GoneError
 from agent_env.errors import EngineError
 
 __all__ = ["listing_routes"]
@@ -47,7 +49,7 @@ def listing_routes(
         record = _record(service, uri.run_id)
         lora = record.lora
         trained = {name: lora[name] for name in ("train_unembed", "train_mlp", "train_attn")}
-        fields = lora_fields(record.training, lora)
+        fields = lora_fields(record)
         return Reply.json({"base_model": record.base_model, **fields, **(trained if fields["is_lora"] else {})})
 
     async def delete(request: Request) -> Response:
@@ -65,7 +67,7 @@ def listing_routes(
         get("training_runs/{run_id}/checkpoints", _run_checkpoints),
         Route("/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}", guarded(delete), methods=["DELETE"]),
         get("checkpoints", _all_checkpoints),
-        get("samplers/{sampler_id}", lambda service, request: service.sampler(request.path_params["sampler_id"])),
+        get("samplers/{sampler_id}", lambda service, request: service.samples.info(request.path_params["sampler_id"])),
         Route("/api/v1/weights_info", guarded(weights_info), methods=["POST"]),
     ]
 
@@ -114,7 +116,7 @@ def _run(service: Service, record: RunRecord) -> dict[str, Any]:
         "last_checkpoint": last(CheckpointKind.TRAINING),
         "last_sampler_checkpoint": last(CheckpointKind.SAMPLER),
         "user_metadata": dict(record.user_metadata),
-        **lora_fields(record.training, record.lora),
+        **lora_fields(record),
     }
 
 

@@ -152,9 +152,7 @@ def branching_attention(prefix: int, branches: int) -> Attend:
         # [kv_heads, branches, queries a key head, length, size]
         q = query[0, prefix:].unflatten(1, (kv_heads, -1)).unflatten(0, (branches, -1)).permute(2, 0, 3, 1, 4)
         groups, length = q.shape[2], q.shape[3]
-        k, v = (
-            tensor[0, prefix:].unflatten(0, (branches, -1)).permute(2, 0, 1, 3) for tensor in (key, value)
-        )
+        k, v = (tensor[0, prefix:].unflatten(0, (branches, -1)).permute(2, 0, 1, 3) for tensor in (key, value))
         # The common keys are multiplied with every continuation's queries at once: that is what sharing saves.
         flat = q.reshape(kv_heads, -1, size) * size**-0.5
         far = (flat @ key[0, :prefix].permute(1, 2, 0)).view(kv_heads, branches, groups * length, prefix)

@@ -34,6 +34,8 @@ class EngineOptions:
     """Keys and values that are kept for prompts that begin alike."""
     row_cache_bytes: int = 2 * 2**30
     """Keys and values of sequences under way; more requests wait."""
+    snapshot_bytes: int = 2**30
+    """Weights that samplers keep in memory alone; of more, those used longest ago go."""
     result_ttl_s: float = 600.0
     """How long an answer that nobody fetched is kept."""
     session_ttl_s: float = 3600.0

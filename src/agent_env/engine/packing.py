@@ -1,7 +1,8 @@
 """Which examples of a training request go through the model together, and what they share.
 
 The rollouts of a group begin with the same prompt, and the conversations of a bundle with the same system prompt. A
-causal model computes the same states for a common beginning, so it is computed once."""
+causal model computes the same states for a common beginning, so it is computed once.
+"""
 
 from __future__ import annotations
 

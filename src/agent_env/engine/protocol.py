@@ -103,43 +103,52 @@ def parse_sample(
     stop_tokens, strings = _stops(params.get("stop"), end_tokens)
     if strings and not stop_strings:
         raise EngineError("stop strings are not supported with this model's tokenizer (not byte-level); use token ids")
-    samples = field(document, "num_samples", int, 1)
-    if not 1 <= samples <= MAX_SAMPLES:
-        raise EngineError(f"num_samples {samples}: must be from 1 to {MAX_SAMPLES}")
-    max_tokens = field(params, "max_tokens", int, room)
-    if max_tokens < 1:
-        raise EngineError(f"max_tokens {max_tokens}: must be at least 1")
-    temperature = float(field(params, "temperature", (int, float), 1.0))
-    top_p = float(field(params, "top_p", (int, float), 1.0))
-    top_k = field(params, "top_k", int, -1)
-    if not 0 <= temperature < float("inf"):
-        raise EngineError(f"temperature {temperature}: must be 0 (the likeliest token) or more")
-    if not 0 < top_p <= 1:
-        raise EngineError(f"top_p {top_p}: must be above 0 and at most 1")
-    if top_k == 0 or top_k < -1:
-        raise EngineError(f"top_k {top_k}: must be -1 (no limit) or at least 1")
-    seed = params.get("seed")
     return SampleJob(
         prompt=prompt,
-        samples=samples,
-        max_tokens=min(max_tokens, room),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=secrets.randbits(63) if seed is None else field(params, "seed", int),
+        samples=_at_least(document, "num_samples", 1, 1, limit=MAX_SAMPLES),
+        max_tokens=min(_at_least(params, "max_tokens", 1, room), room),
+        temperature=_temperature(params),
+        top_k=_top_k(params),
+        top_p=_top_p(params),
+        seed=secrets.randbits(63) if params.get("seed") is None else field(params, "seed", int),
         stop_tokens=stop_tokens,
         stop_strings=strings,
         prompt_logprobs_from=_prompt_logprobs_from(document, len(prompt)),
     )
 
 
+def _at_least(document: Mapping[str, Any], name: str, least: int, default: int, *, limit: int = 2**31) -> int:
+    value: int = field(document, name, int, default)
+    if not least <= value <= limit:
+        raise EngineError(f"{name} {value}: must be from {least} to {limit}")
+    return value
+
+
+def _temperature(params: Mapping[str, Any]) -> float:
+    value = float(field(params, "temperature", (int, float), 1.0))
+    if not 0 <= value < float("inf"):
+        raise EngineError(f"temperature {value}: must be 0 (the likeliest token) or more")
+    return value
+
+
+def _top_p(params: Mapping[str, Any]) -> float:
+    value = float(field(params, "top_p", (int, float), 1.0))
+    if not 0 < value <= 1:
+        raise EngineError(f"top_p {value}: must be above 0 and at most 1")
+    return value
+
+
+def _top_k(params: Mapping[str, Any]) -> int:
+    value: int = field(params, "top_k", int, -1)
+    if value == 0 or value < -1:
+        raise EngineError(f"top_k {value}: must be -1 (no limit) or at least 1")
+    return value
+
+
 def _prompt_logprobs_from(document: Mapping[str, Any], length: int) -> int | None:
     if not document.get("prompt_logprobs"):
         return None
-    last = field(document, "prompt_logprobs_last_n", int, length)
-    if last < 1:
-        raise EngineError(f"prompt_logprobs_last_n {last}: must be at least 1")
-    return max(0, length - last)
+    return max(0, length - _at_least(document, "prompt_logprobs_last_n", 1, length))
 
 
 def _known(document: Mapping[str, Any], names: set[str], what: str) -> None:
@@ -162,7 +171,7 @@ def _tokens_of_chunks(chunks: Sequence[Any]) -> NDArray[np.int64]:
 
 
 def _check_tokens(tokens: NDArray[np.int64], vocabulary: int, what: str) -> None:
-    if len(tokens) and not (tokens.min() >= 0 and tokens.max() < vocabulary):
+    if len(tokens) and (tokens.min() < 0 or tokens.max() >= vocabulary):
         bad = tokens[(tokens < 0) | (tokens >= vocabulary)][0]
         raise EngineError(
             f"{what}: token id {bad} is not in the model's vocabulary of {vocabulary}: "
@@ -174,8 +183,8 @@ def _stops(stop: Any, end_tokens: frozenset[int]) -> tuple[frozenset[int], tuple
     """Stop tokens and strings. None keeps the model's own end; an empty list has no stop at all (the SDK's words)."""
     if stop is None:
         return end_tokens, ()
-    stops: list[Any] = [stop] if isinstance(stop, str) else stop
-    if isinstance(stops, list):
+    if isinstance(stop, str | list):
+        stops: list[Any] = [stop] if isinstance(stop, str) else stop
         if all(isinstance(item, int) and not isinstance(item, bool) for item in stops):
             return frozenset(stops), ()
         if all(isinstance(item, str) and item for item in stops):

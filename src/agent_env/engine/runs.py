@@ -6,16 +6,16 @@ strictly by `seq_id`, each once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 from agent_env.engine.architecture import Architecture
 from agent_env.engine.checkpoints import CheckpointKind, CheckpointStore, CheckpointUri, RunRecord
-from agent_env.engine.model import Rope, Weights
+from agent_env.engine.model import Rope, Weights, assemble
 from agent_env.engine.options import Training
 from agent_env.engine.parameters import LoraSettings, Parameters, merged_weights
 from agent_env.engine.trainer import Trainer
@@ -36,11 +36,18 @@ class BaseModel:
         self.tensors = tensors
         self.training = training
         self.rope = Rope.of(architecture)
-        self.weights: Weights = _plain(architecture, tensors)
+        self.weights: Weights = assemble(architecture, tensors)
+        self.size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
+    def check_name(self, name: str) -> str:
+        """The name itself.
 
-def _plain(architecture: Architecture, tensors: dict[str, Tensor]) -> Weights:
-    return merged_weights(architecture, tensors, Training.FULL, LoraSettings(rank=1), tensors)
+        Raises:
+            EngineError: When it is another model's.
+        """
+        if name != self.name:
+            raise EngineError(f"base_model {name!r} is not served here; this engine serves {self.name!r}")
+        return name
 
 
 def checkpoint_weights(base: BaseModel, store: CheckpointStore, uri: CheckpointUri) -> Weights:
@@ -156,22 +163,51 @@ def new_record(
     )
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Waiting:
+    begin: Callable[[], object]
+    fail: Callable[[EngineError], object]
+
+
 class RunQueue:
     """Puts a run's requests in the order of their numbers, from 1."""
 
     def __init__(self) -> None:
         self._next = 1
-        self._waiting: dict[int, Callable[[], Any]] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._since = time.monotonic()
+        """When the last request had its turn, or the first one began to wait."""
 
-    def put(self, seq_id: int, begin: Callable[[], Any]) -> None:
-        """Call `begin` as soon as every earlier number had its turn.
+    def knows(self, seq_id: int) -> bool:
+        """Whether the request has come before."""
+        return 1 <= seq_id < self._next or seq_id in self._waiting
+
+    def put(self, seq_id: int, begin: Callable[[], object], fail: Callable[[EngineError], object]) -> None:
+        """Call `begin` as soon as every earlier number had its turn, or `fail` when one does not come.
 
         Raises:
-            EngineError: When too many wait.
+            EngineError: When the number is none, or too many wait.
         """
+        if seq_id < 1:
+            raise EngineError(f"seq_id {seq_id}: must be at least 1")
         if len(self._waiting) >= MAX_WAITING:
             raise EngineError(f"{MAX_WAITING} requests wait for request {self._next} of this run, which has not come")
-        self._waiting[seq_id] = begin
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting[seq_id] = _Waiting(begin=begin, fail=fail)
         while self._next in self._waiting:
             self._next += 1
-            self._waiting.pop(self._next - 1)()
+            self._since = time.monotonic()
+            self._waiting.pop(self._next - 1).begin()
+
+    def fail_stuck(self, after_s: float) -> None:
+        """Fail what has waited too long for an earlier request, and count it as done."""
+        if self._waiting and time.monotonic() - self._since > after_s:
+            error = EngineError(
+                f"request {self._next} of this run has not come in {after_s:g} s, and requests run in order: make a "
+                "new training client from a checkpoint"
+            )
+            for waiting in self._waiting.values():
+                waiting.fail(error)
+            self._next = max(self._waiting) + 1
+            self._waiting.clear()

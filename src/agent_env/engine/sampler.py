@@ -134,6 +134,11 @@ class RunningBatch:
         logits = F.linear(states[:, 0], self._weights.unembed)
         return self._draw(0, logits)
 
+    def shrink(self) -> None:
+        """Give back the buffers, if no row needs them."""
+        if not self._rows:
+            self._cache = RowCache(self._architecture)
+
     def cancel(self) -> None:
         """Take out the rows whose request was cancelled."""
         for at in reversed(range(len(self._rows))):

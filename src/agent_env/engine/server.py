@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from google.protobuf.message import DecodeError  # pyright: ignore[reportMissingModuleSource]
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,14 +26,15 @@ from starlette.routing import Route
 from tinker.proto import tinker_public_pb2 as pb
 
 from agent_env.engine.architecture import load_architecture, load_tensors
-from agent_env.engine.checkpoints import CheckpointKind, CheckpointStore
+from agent_env.engine.checkpoints import CheckpointStore
 from agent_env.engine.compute import Compute
 from agent_env.engine.futures import Future, Reply
 from agent_env.engine.listings import listing_routes
 from agent_env.engine.options import EngineOptions
-from agent_env.engine.protocol import field as read
 from agent_env.engine.runs import BaseModel
-from agent_env.engine.service import GoneError, Service
+from agent_env.engine.sample_requests import BusyError
+from agent_env.engine.service import Service
+from agent_env.engine.sessions import GoneError
 from agent_env.engine.tokenizer import token_bytes
 from agent_env.errors import EngineError
 
@@ -53,8 +55,6 @@ CLIENT_CONFIG = {
     "sample_join_sampling_session": False,
     "proto_compress_fwdbwd": False,
 }
-
-Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def run_server(
@@ -91,7 +91,8 @@ def run_server(
                 evicting.cancel()
             compute.stop()
 
-        app = Starlette(routes=_routes(options), lifespan=lifespan)
+        app = Starlette(routes=_routes(), lifespan=lifespan)
+        app.state.options = options
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=1, backlog=2048
         )
@@ -148,63 +149,66 @@ async def _evict(service: Service) -> None:
     while True:
         await asyncio.sleep(EVICT_EVERY_S)
         service.evict()
-        await asyncio.to_thread(service.store.delete_expired)
+        try:
+            await asyncio.to_thread(service.store.delete_expired)
+        except (OSError, EngineError):
+            # One that another request has deleted meanwhile, or a full disk: it is tried again.
+            logger.exception("expired checkpoints could not be deleted")
 
 
-def _routes(options: EngineOptions) -> list[Route]:
+def _routes() -> list[Route]:
     def post(path: str, handler: Callable[[Service, Mapping[str, Any]], Mapping[str, Any]]) -> Route:
         async def answer(request: Request) -> Reply:
-            return Reply.json(handler(request.app.state.service, _document(await _body(request, options))))
+            return Reply.json(handler(request.app.state.service, _document(await _body(request))))
 
         return Route(f"/api/v1/{path}", _guarded(answer), methods=["POST"])
 
-    async def forward_backward(request: Request) -> Reply:
-        body = await _body(request, options)
-        if "protobuf" not in request.headers.get("content-type", ""):
-            raise EngineError("forward_backward: send protobuf (tinker SDK 0.38 does)")
-        if request.headers.get("content-encoding"):
-            raise EngineError("forward_backward: a compressed body is not supported")
-        service: Service = request.app.state.service
-        return Reply.json(service.forward_backward(pb.ForwardBackwardRequest.FromString(body)))
-
-    async def retrieve(request: Request) -> Response:
-        document = _document(await _body(request, options))
-        service: Service = request.app.state.service
-        try:
-            found = service.future(read(document, "request_id", str))
-        except GoneError as exc:
-            # The SDK takes 410 for a lost answer and repeats a sample request.
-            return _response(Reply.json({"detail": str(exc)}), 410)
-        reply = await found.wait(LONG_POLL_S) if isinstance(found, Future) else found
-        if reply is None:
-            return _response(Reply.json({"queue_state": "active"}), 408)
-        return _response(reply)
-
-    def save_for_sampler(service: Service, document: Mapping[str, Any]) -> Mapping[str, Any]:
-        if document.get("path") is None:
-            return service.save_snapshot(document)
-        return service.save_weights(document, CheckpointKind.SAMPLER)
-
     return [
-        post("asample", Service.sample),
-        Route("/api/v1/retrieve_future", _guarded(retrieve), methods=["POST"]),
-        Route("/api/v1/forward_backward", _guarded(forward_backward), methods=["POST"]),
-        post("optim_step", Service.optim_step),
-        post("save_weights_for_sampler", save_for_sampler),
-        post("save_weights", lambda service, document: service.save_weights(document, CheckpointKind.TRAINING)),
-        post("load_weights", Service.load_weights),
-        post("create_model", Service.create_model),
-        post("get_info", Service.get_info),
+        # The two that a rollout calls come first: routes are tried in order.
+        post("asample", lambda service, document: service.samples.sample(document)),
+        Route("/api/v1/retrieve_future", _guarded(_retrieve), methods=["POST"]),
+        Route("/api/v1/forward_backward", _guarded(_forward_backward), methods=["POST"]),
+        post("optim_step", lambda service, document: service.runs.optim_step(document)),
+        post("save_weights_for_sampler", lambda service, document: service.runs.save_weights_for_sampler(document)),
+        post("save_weights", lambda service, document: service.runs.save_weights(document)),
+        post("load_weights", lambda service, document: service.runs.load_weights(document)),
+        post("create_model", lambda service, document: service.runs.create_model(document)),
+        post("get_info", lambda service, document: service.runs.get_info(document)),
         post("client/config", lambda _service, _document: CLIENT_CONFIG),
         post("client/dynamic_config", lambda _service, _document: {"sample_cancel_enabled": True}),
         post("create_session", lambda service, _document: service.create_session()),
         post("session_heartbeat", Service.heartbeat),
-        post("create_sampling_session", Service.create_sampler),
-        post("cancel_future", Service.cancel),
+        post("create_sampling_session", lambda service, document: service.samples.create(document)),
+        post("cancel_future", lambda service, document: service.samples.cancel(document)),
         post("telemetry", lambda _service, _document: {"status": "accepted"}),
-        *listing_routes(_guarded, lambda request: _body(request, options)),
+        *listing_routes(_guarded, _body),
         Route("/{path:path}", _guarded(_unknown), methods=["GET", "POST", "PUT", "DELETE", "PATCH"]),
     ]
+
+
+async def _forward_backward(request: Request) -> Reply:
+    body = await _body(request)
+    if "protobuf" not in request.headers.get("content-type", "") or request.headers.get("content-encoding"):
+        raise EngineError("forward_backward: send plain protobuf, as the tinker SDK 0.38 does")
+    try:
+        message = pb.ForwardBackwardRequest.FromString(body)
+    except DecodeError as exc:
+        raise EngineError(f"forward_backward: the body is not a ForwardBackwardRequest: {exc}") from exc
+    service: Service = request.app.state.service
+    return Reply.json(service.runs.forward_backward(message))
+
+
+async def _retrieve(request: Request) -> Response:
+    service: Service = request.app.state.service
+    try:
+        found = service.future(_document(await _body(request)))
+    except GoneError as exc:
+        # The SDK takes 410 for a lost answer and repeats a sample request.
+        return _response(Reply.json({"detail": str(exc)}), 410)
+    reply = await found.wait(LONG_POLL_S) if isinstance(found, Future) else found
+    if reply is None:
+        return _response(Reply.json({"queue_state": "active"}), 408)
+    return _response(reply)
 
 
 async def _unknown(request: Request) -> Reply:
@@ -217,12 +221,9 @@ def _guarded(answer: Callable[[Request], Awaitable[Reply | Response]]) -> Callab
     async def guarded(request: Request) -> Response:
         try:
             reply = await answer(request)
-        except GoneError as exc:
-            return _response(Reply.json({"detail": str(exc)}), 404)
-        except _TooLargeError as exc:
-            return _response(Reply.json({"detail": str(exc)}), 413)
         except EngineError as exc:
-            return _response(Reply.json({"detail": str(exc)}), 400)
+            status = next((status for kind, status in STATUSES.items() if isinstance(exc, kind)), 400)
+            return _response(Reply.json({"detail": str(exc)}), status)
         return reply if isinstance(reply, Response) else _response(reply)
 
     return guarded
@@ -232,8 +233,12 @@ class _TooLargeError(EngineError):
     pass
 
 
-async def _body(request: Request, options: EngineOptions) -> bytes:
+STATUSES: Mapping[type[EngineError], int] = {GoneError: 404, _TooLargeError: 413, BusyError: 429}
+
+
+async def _body(request: Request) -> bytes:
     """The body, up to the limit."""
+    options: EngineOptions = request.app.state.options
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
