@@ -194,6 +194,19 @@ def test_events_of_a_long_run_come_in_pages_and_in_order(index: RunIndex) -> Non
     assert texts == [str(number) for number in range(300)]
 
 
+def test_a_page_of_large_events_is_shorter(index: RunIndex) -> None:
+    """A page stays near 4 MB, so that a run of any size is read in steps."""
+    sink = index.run("g")
+    _open(sink)
+    for letter in "abcdef":
+        _say(sink, letter * 1_500_000)
+    index.flush()
+    record = index.read(sink.run_id, limit=200)
+    assert len(record.events) == 2
+    assert record.next_event == 2
+    assert [event.data["message"]["content"][0] for event in index.events(sink.run_id)] == list("abcdef")
+
+
 def test_deleting_a_group_takes_what_is_below_it_and_nothing_beside_it(index: RunIndex) -> None:
     """`grid` is not the start of `grid-2`; counts and events go with the runs."""
     for name in ("grid/train/step-0001", "grid/train/step-0002", "grid", "grid-2/train/step-0001", "grid0"):
@@ -202,6 +215,14 @@ def test_deleting_a_group_takes_what_is_below_it_and_nothing_beside_it(index: Ru
     assert index.delete_group("grid/train/step-0001") == 0
     assert index.delete_group("grid") == 2
     assert [group.name for group in index.groups()] == ["grid-2/train/step-0001", "grid0"]
+
+
+def test_a_group_of_any_size_is_deleted_whole(index: RunIndex) -> None:
+    """More runs than a transaction deletes are gone after one call."""
+    for _ in range(1100):
+        _open(index.run("g"))
+    assert index.delete_group("g") == 1100
+    assert index.groups() == []
 
 
 def test_a_replayed_step_is_filed_once(index: RunIndex) -> None:

@@ -7,7 +7,7 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,10 +105,14 @@ class Reader:
         return taken if taken is not None else (_rows_by_name(connect_reader(self._file)), inode)
 
 
-def read_groups(conn: sqlite3.Connection, *, prefix: str = "", exact: bool = False) -> list[GroupSummary]:
-    """Count every group whose name starts with `prefix`, or the one with that name."""
-    where = "name = :prefix" if exact else "(:prefix = '' OR name >= :prefix AND name < :end)"
+def read_groups(
+    conn: sqlite3.Connection, *, prefix: str = "", names: Sequence[str] | None = None
+) -> list[GroupSummary]:
+    """Count every group whose name starts with `prefix`, by name; or those with one of `names`, in their order."""
+    where = "name >= :prefix AND name < :end" if prefix else "true"
     bounds = {"prefix": prefix, "end": prefix + "\U0010ffff"}
+    if names is not None:
+        where, bounds = "name IN (SELECT value FROM json_each(:names))", {"names": json.dumps(names)}
     rows = conn.execute(f"SELECT * FROM groups WHERE {where} ORDER BY name", bounds).fetchall()
     tallies: dict[int, dict[str, dict[str, int]]] = {}
     for key, what, kind, n in conn.execute(
@@ -126,7 +130,11 @@ def read_groups(conn: sqlite3.Connection, *, prefix: str = "", exact: bool = Fal
         if dead != "[]"
         else []
     )
-    return [_group(row, tallies.get(row["key"], {}), lost.get(row["key"], 0)) for row in rows]
+    groups = [_group(row, tallies.get(row["key"], {}), lost.get(row["key"], 0)) for row in rows]
+    if names is not None:
+        places = {name: place for place, name in enumerate(names)}
+        groups.sort(key=lambda group: places[group.name])
+    return groups
 
 
 def read_page(

@@ -106,7 +106,7 @@ class RunIndex:
             RunIndexError: When the index cannot be read.
         """
         with self._reader.asking() as conn:
-            found = read_groups(conn, prefix=name, exact=True)
+            found = read_groups(conn, names=[name])
         if not found:
             raise UsageError(f"no group {name!r} in {self._folder}: `agent-env runs` lists them")
         return found[0]

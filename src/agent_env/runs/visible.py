@@ -15,18 +15,11 @@ _UNSAFE = re.compile(
 
 
 def visible(text: str) -> str:
-    """Show control characters as pictures (`␛`) and other invisible ones by their number (`⟨U+202E⟩`)."""
-    return _UNSAFE.sub(_picture, text.replace("\r\n", "\n"))
+    """Show control characters and others that cannot be seen by their number: `⟨U+001B⟩` for escape."""
+    return _UNSAFE.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text.replace("\r\n", "\n"))
 
 
 def one_line(text: str, limit: int = 200) -> str:
     """Show `text` in one line of at most `limit` characters."""
     line = " ".join(visible(text[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def _picture(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"

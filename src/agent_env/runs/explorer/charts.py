@@ -14,7 +14,7 @@ from agent_env.runs.visible import visible
 
 __all__ = ["heat", "number", "reward_chart", "sparkline", "splits_of"]
 
-_CLICKABLE = 300
+_CLICKABLE = 200
 """Points that get a circle and a link; of a longer series, every so many."""
 _COLOURS = 4
 _MINUS = "\u2212"
@@ -181,16 +181,18 @@ def _series(frame: _Frame, colour: int, split: str, line: Sequence[StepPoint]) -
             )
         )
     every = max(1, math.ceil(len(line) / _CLICKABLE))
-    radius = 3.4 if len(line) <= 60 else 2.2
+    radius = 3.4 if len(line) <= 60 else 2.2 if len(line) <= 150 else 1.2
     for point, (x, y) in list(zip(line, middle, strict=True))[::every]:
         about = f"{split}, step {point.step}: {number(point.mean)}"
         about += "" if point.se is None else f" ± {number(point.se)}"
         about += f", {point.scored} scored"
+        # Many of them: plain formatting is ten times as fast as Markup's, and only two of the values are text.
+        place = f'cx="{x:.1f}" cy="{y:.1f}"'
         parts.append(
             Markup(
-                '<a href="/group?{}"><circle class="target" cx="{:.1f}" cy="{:.1f}" r="11"/>'
-                '<circle class="point" cx="{:.1f}" cy="{:.1f}" r="{}"/><title>{}</title></a>'
-            ).format(urlencode({"name": point.group}), x, y, x, y, radius, escape(visible(about)))
+                f'<a href="/group?{escape(urlencode({"name": point.group}))}"><circle class="target" {place} r="11"/>'
+                f'<circle class="point" {place} r="{radius}"/><title>{escape(visible(about))}</title></a>'
+            )
         )
     parts.append(Markup("</g>"))
     return Markup("").join(parts)

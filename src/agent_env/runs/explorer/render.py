@@ -12,7 +12,7 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from agent_env.runs.conversation import pretty
 from agent_env.runs.explorer.charts import heat, number, reward_chart, sparkline
@@ -82,20 +82,19 @@ def _count(n: int) -> str:
 
 def _shares(states: Mapping[RunState, int]) -> Markup:
     """The outcomes as a bar whose parts are as long as their shares."""
-    total = sum(states.values())
-    parts: list[Markup] = []
+    total = sum(states.values()) or 1
+    parts: list[str] = []
     at = 0.0
-    for state, n in states.items():
-        width = 100 * n / total if total else 0.0
-        if n:
-            parts.append(
-                Markup('<rect class="state-{}" x="{:.2f}" y="0" width="{:.2f}" height="6"/>').format(state, at, width)
-            )
+    for state in RunState:
+        width = 100 * states[state] / total
+        if width:
+            parts.append(f'<rect class="state-{state}" x="{at:.2f}" y="0" width="{width:.2f}" height="6"/>')
         at += width
     label = ", ".join(f"{n} {state}" for state, n in states.items() if n)
     return Markup(
-        '<svg class="shares" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-    ).format(label, Markup("").join(parts))
+        f'<svg class="shares" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
+        f"{''.join(parts)}</svg>"
+    )
 
 
 def _link(path: str, **query: object) -> str:

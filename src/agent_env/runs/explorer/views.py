@@ -123,7 +123,7 @@ def view_home(reader: Reader, *, offset: int, after: str) -> HomeView:
     with reader.asking() as conn:
         trainings = list_trainings(conn, offset=offset, limit=_TRAININGS + 1)
         names = loose_groups(conn, after=after, limit=_GROUPS + 1)
-        groups = [group for name in names[:_GROUPS] for group in read_groups(conn, prefix=name, exact=True)]
+        groups = read_groups(conn, names=names[:_GROUPS])
     return HomeView(
         trainings=tuple(trainings[:_TRAININGS]),
         groups=tuple(groups),
@@ -144,7 +144,7 @@ def view_training(reader: Reader, name: str, *, offset: int) -> TrainingView:
             raise UsageError(f"no training run {name!r}")
         latest = sorted(points, key=lambda point: (-point.step, point.split != "train", point.split))
         shown = latest[offset : offset + _GROUPS]
-        groups = [group for point in shown for group in read_groups(conn, prefix=point.group, exact=True)]
+        groups = read_groups(conn, names=[point.group for point in shown])
     return TrainingView(
         name=name,
         points=tuple(points),
@@ -160,7 +160,7 @@ def view_group(reader: Reader, name: str, *, state: RunState | None, after: str 
         UsageError: When there is no such group.
     """
     with reader.asking() as conn:
-        groups = read_groups(conn, prefix=name, exact=True)
+        groups = read_groups(conn, names=[name])
         if not groups:
             raise UsageError(f"no group {name!r}")
         place = groups[0].place

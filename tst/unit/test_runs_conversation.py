@@ -1,0 +1,86 @@
+"""A run's events turned into what a reader sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_env.runs import RunEvent
+from agent_env.runs.conversation import conversation, pretty
+
+
+def _events(*events: tuple[str, Mapping[str, Any]]) -> list[RunEvent]:
+    return [
+        RunEvent(seq=seq, kind=kind, at_s=float(seq), step="prompt", turn=0, data=data)
+        for seq, (kind, data) in enumerate(events)
+    ]
+
+
+ASKING = {
+    "message": {"role": "assistant", "content": "", "tool_calls": [{"name": "a"}, {"name": "b", "arguments": "{}"}]}
+}
+CALL = ("call", {"call_id": "1", "tool": "a", "arguments": {}})
+
+
+def test_a_call_and_its_answer_are_one_item() -> None:
+    """Answers find their calls by id, also when they come in another order."""
+    second = ("call", {"call_id": "2", "tool": "a", "arguments": {"x": 2}})
+    answers = [("answer", {"call_id": call_id, "tool": "a", "text": f"to {call_id}"}) for call_id in ("2", "1")]
+    items = conversation(_events(CALL, second, *answers), is_whole=True)
+    assert [[section.text for section in item.sections] for item in items] == [["{}", "to 1"], ['{"x": 2}', "to 2"]]
+
+
+def test_a_call_that_was_asked_for_and_never_made_is_shown() -> None:
+    """A message cut off before its second call says which call was not made."""
+    items = conversation(_events(("message", ASKING), CALL, ("turn_ended", {"reply": None})), is_whole=True)
+    assert [section.title for section in items[0].sections] == ["call not made: b"]
+
+
+def test_a_call_that_may_still_come_is_not_called_not_made() -> None:
+    """On a page that others follow, or in a run under way, nothing is said of calls not seen yet."""
+    assert conversation(_events(("message", ASKING), CALL), is_whole=False)[0].sections == ()
+    assert len(conversation(_events(("message", ASKING), CALL), is_whole=True)[0].sections) == 1
+
+
+def test_a_reply_is_shown_once() -> None:
+    """A reply that was a message already is not repeated; one that was not is shown."""
+    said = ("message", {"message": {"role": "assistant", "content": "Done."}})
+    ended = ("turn_ended", {"reply": "Done."})
+    assert [item.text for item in conversation(_events(said, ended), is_whole=True)] == ["Done."]
+    assert [item.text for item in conversation(_events(ended), is_whole=True)] == ["Done."]
+
+
+def test_parts_of_a_message_are_text_thinking_and_the_rest() -> None:
+    """Text parts are the message, thinking is folded, an unknown part is shown as it is."""
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes."}, {"type": "image", "url": "u"}]
+    (item,) = conversation(_events(("message", {"message": {"role": "assistant", "content": parts}})), is_whole=True)
+    assert item.text == "Yes."
+    assert [(section.title, section.is_folded) for section in item.sections] == [("thinking", True), ("image", True)]
+
+
+def test_events_of_another_version_are_shown_as_they_are() -> None:
+    """An unknown kind, and known ones without any of their data, stop nobody."""
+    kinds = [
+        "step_started",
+        "step_ended",
+        "turn_started",
+        "message",
+        "call",
+        "answer",
+        "turn_ended",
+        "cut",
+        "score",
+        "failure",
+        "dreamt",
+    ]
+    items = conversation(_events(*((kind, {}) for kind in kinds)), is_whole=True)
+    assert items[-1].title == "dreamt"
+    odd = conversation(_events(("message", {"message": "no mapping"}), ("turn_started", {"tools": 3})), is_whole=True)
+    assert len(odd) == 2
+
+
+def test_short_json_is_one_line_and_long_json_is_not() -> None:
+    """What fits in a line is in one, at any depth."""
+    assert pretty({"hours": [1, 2]}) == '{"hours": [1, 2]}'
+    lines = pretty({"rows": [{"name": "x" * 60, "at": [1, 2, 3]}, {"name": "y" * 60}]}).splitlines()
+    assert lines[2] == f'    {{"name": "{"x" * 60}", "at": [1, 2, 3]}},'
