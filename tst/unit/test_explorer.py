@@ -151,7 +151,7 @@ async def test_chart_has_a_line_for_train_and_one_for_eval_and_links_to_steps(cl
     assert "eval, step 4:" in page
     assert ">training step</text>" in page
     assert ">mean reward</text>" in page
-    assert "/group?name=grid-demo%2Ftrain%2Fstep-0003" in page
+    assert '<a href="/group?name=grid-demo%2Ftrain%2Fstep-0003"><circle' in page
 
 
 async def test_every_page_is_json_too(client: httpx.AsyncClient) -> None:
@@ -190,6 +190,20 @@ async def test_run_page_shows_failure_with_traceback(client: httpx.AsyncClient, 
     page = (await client.get(f"/run/{run_id}")).text
     assert "Failed in saving (verifier raised)" in page
     assert "verifiers/saving.py" in page
+
+
+async def test_a_run_under_way_is_not_said_to_have_made_no_call(client: httpx.AsyncClient, tmp_path: Path) -> None:
+    """A call that its message asks for may still come; once the run has ended without it, the page says so."""
+    with RunIndex.open(tmp_path) as index:
+        sink = index.run("live")
+        sink.opened(RunHeader(task_id="t", bundle_name="b", bundle_version="1", params={}, tags=()))
+        message = {"role": "assistant", "content": "", "tool_calls": [{"name": "read", "arguments": "{}"}]}
+        say(sink, EventKind.MESSAGE, {"message": message})
+        index.flush()
+        page = (await client.get(f"/run/{sink.run_id}")).text
+        assert "running" in page
+        assert "call not made" not in page
+    assert "call not made: read" in (await client.get(f"/run/{sink.run_id}")).text
 
 
 async def test_raw_arguments_are_shown_only_where_they_differ(client: httpx.AsyncClient, tmp_path: Path) -> None:

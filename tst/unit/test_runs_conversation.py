@@ -28,6 +28,7 @@ def test_a_call_and_its_answer_are_one_item() -> None:
     answers = [("answer", {"call_id": call_id, "tool": "a", "text": f"to {call_id}"}) for call_id in ("2", "1")]
     items = conversation(_events(CALL, second, *answers), is_whole=True)
     assert [[section.text for section in item.sections] for item in items] == [["{}", "to 1"], ['{"x": 2}', "to 2"]]
+    assert not any(section.is_folded for item in items for section in item.sections)
 
 
 def test_a_call_that_was_asked_for_and_never_made_is_shown() -> None:
