@@ -1,0 +1,192 @@
+"""`agent-env train`: the whole main job on the real cookbook, SDK and engine, two steps of each trainer."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent_env import RunIndex
+from agent_env.errors import RunIndexError
+from agent_env.runs import RunState
+
+GRIDSIM = Path(__file__).parents[2] / "bundles" / "gridsim"
+HELD_OUT = 8
+EXAMPLES = 16
+RECIPE = """
+train_split: some-train
+test_split: some-test
+max_generation_tokens: 64
+max_messages: 4
+model: {hidden: 32, layers: 1, heads: 2, kv_heads: 2, intermediate: 64, vocabulary: 700}
+sft: {player: best, steps: 2, batch_size: 4}
+rl: {steps: 2, groups_per_batch: 2, group_size: 2}
+shares: [{name: beats idling, above: 0.2}]
+references: [best, idle]
+"""
+EVERY_GROUP = {
+    "small/player/best": EXAMPLES,
+    "small/train/step-0000": 4,
+    "small/train/step-0001": 4,
+    "small/held-out/0-untrained": HELD_OUT,
+    "small/held-out/1-sft": HELD_OUT,
+    "small/held-out/2-rl": HELD_OUT,
+    "small/held-out/3-sft-greedy": HELD_OUT,
+    "small/held-out/4-rl-greedy": HELD_OUT,
+    "small/held-out/player-best": HELD_OUT,
+    "small/held-out/player-idle": HELD_OUT,
+}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """GridSim with a few days, and a recipe of two steps for a tiny model."""
+    folder = tmp_path / "gridsim"
+    shutil.copytree(GRIDSIM, folder)
+    shutil.rmtree(folder / "recipes")
+    (folder / "recipes").mkdir()
+    (folder / "recipes" / "small.yaml").write_text(RECIPE)
+    for split, count in (("train", EXAMPLES), ("test", HELD_OUT)):
+        ids = [line.split('"')[3] for line in (folder / "tasks" / f"short-{split}.jsonl").read_text().splitlines()]
+        (folder / "evals" / f"some-{split}.yaml").write_text(f"tasks: {ids[:count]}\n")
+    return folder
+
+
+def command(bundle: Path, runs: Path, *more: str) -> list[str]:
+    """The job's command."""
+    return [sys.executable, "-m", "agent_env", "train", str(bundle), "--runs", str(runs), "--name", "small", *more]
+
+
+def train(bundle: Path, runs: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run the job to its end."""
+    return subprocess.run(
+        command(bundle, runs, "--local", *more), capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def counts(runs: Path) -> dict[str, int]:
+    """How many runs each group has that were played to their end."""
+    with RunIndex.open(runs, read_only=True) as index:
+        return {group.name: group.states[RunState.COMPLETED] for group in index.groups()}
+
+
+def engines(runs: Path) -> list[str]:
+    """The engines that serve a job of this runs folder."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in listed if "agent_env.engine" in line and str(runs) in line]
+
+
+def test_the_whole_job_files_every_episode_and_says_what_it_came_to(bundle: Path, tmp_path: Path) -> None:
+    """Both trainers run two steps, every group holds its runs, the table has every row; again, nothing is done twice."""
+    first = train(bundle, tmp_path / "runs")
+    assert first.returncode == 0, first.stderr
+    assert counts(tmp_path / "runs") == EVERY_GROUP
+    for row in ("untrained", "after SFT", "after RL", "after RL, greedy", "player: best", "RL over SFT:"):
+        assert row in first.stdout
+    assert "agent-env explore" in first.stdout
+    assert engines(tmp_path / "runs") == []
+
+    again = train(bundle, tmp_path / "runs")
+    assert again.returncode == 0, again.stderr
+    assert counts(tmp_path / "runs") == EVERY_GROUP
+    table = [line for line in first.stdout.splitlines() if line.startswith("│")]
+    assert [line for line in again.stdout.splitlines() if line.startswith("│")] == table
+
+
+@pytest.mark.parametrize("stage", ["held-out/0-untrained", "train/step-0001"])
+def test_a_killed_job_goes_on_and_files_nothing_twice(bundle: Path, tmp_path: Path, stage: str) -> None:
+    """Killed with -9 when a stage has begun to file, the same command ends with exactly the runs of one that was not."""
+    runs = tmp_path / "runs"
+    with _started(bundle, runs) as process:
+        _wait_for_group(process, runs, f"small/{stage}")
+        process.kill()
+    done = train(bundle, runs)
+    assert done.returncode == 0, done.stderr
+    assert counts(runs) == EVERY_GROUP
+    with RunIndex.open(runs, read_only=True) as index:
+        unfinished = [run for group in index.groups() for run in index.all_runs(group.name) if run.reward is None]
+    assert unfinished == []
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(bundle: Path, tmp_path: Path) -> None:
+    """An interrupt ends the job with 130, one line, no traceback and no engine left."""
+    runs = tmp_path / "runs"
+    with _started(bundle, runs) as process:
+        _wait_for_group(process, runs, "small/held-out/0-untrained")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on" in said
+    assert "Traceback" not in said
+    assert engines(runs) == []
+
+
+def test_a_job_is_not_continued_with_other_settings(bundle: Path, tmp_path: Path) -> None:
+    """Another seed under the same name is refused, naming what differs."""
+    folder = tmp_path / "runs" / "jobs" / "small"
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text('{"recipe": {}, "seed": 7, "endpoint": null}')
+    refused = train(bundle, tmp_path / "runs", "--seed", "8")
+    assert refused.returncode == 2
+    assert "seed" in refused.stderr
+    assert "--name" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--model", "Qwen/Qwen3-8B"), "leave that out, or say where"),
+        (("--base-url", "http://127.0.0.1:1"), "--model: say which model"),
+        (("--sft-steps", "0"), "--sft-steps"),
+        (("--name", "../up"), "run name '../up'"),
+        (("--recipe", "smal"), "did you mean 'small'?"),
+    ],
+)
+def test_a_wrong_command_says_what_to_write(
+    bundle: Path, tmp_path: Path, options: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A usage error ends with 2 and a line that names the option, before anything is started."""
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    refused = subprocess.run(
+        command(bundle, tmp_path / "runs", *options), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert refused.returncode == 2
+    assert says in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def _groups(runs: Path) -> set[str]:
+    try:
+        with RunIndex.open(runs, read_only=True) as index:
+            return {group.name for group in index.groups()}
+    except RunIndexError:  # not there yet
+        return set()
+
+
+def _wait_for_group(process: subprocess.Popen[str], runs: Path, group: str) -> None:
+    until = time.monotonic() + 120
+    while group not in _groups(runs):
+        assert process.poll() is None, f"the job ended before it filed {group}"
+        assert time.monotonic() < until, f"no {group} within 120 s"
+        time.sleep(0.05)
+
+
+@contextmanager
+def _started(bundle: Path, runs: Path) -> Generator[subprocess.Popen[str]]:
+    """The job under way, killed if it still is when the block is left."""
+    process = subprocess.Popen(
+        command(bundle, runs, "--local"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
