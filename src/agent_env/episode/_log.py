@@ -119,7 +119,7 @@ class EpisodeLog:
 
     def turn_ended(self, reply: Message | None) -> None:
         """The agent's turn is over."""
-        self._tell(EventKind.TURN_ENDED, {"reply": reply})
+        self._tell(EventKind.TURN_ENDED, {"reply": None if reply is None else text_of(reply)})
         self.turn = None
 
     def replied(self, reply: Message | None) -> None:
