@@ -27,7 +27,7 @@ from agent_env.bundle import (
 )
 from agent_env.envs import EnvSession, ToolAnswer, ToolSpec, open_env
 from agent_env.episode._core import Agent, CallRequest, Core, EndRequest, TurnState
-from agent_env.errors import AgentEnvError, BundleError, EnvBrokenError, UniverseError
+from agent_env.errors import AgentEnvError, BundleError, UniverseError
 from agent_env.outcome import Failure, FailureKind
 from agent_env.verify.function import StepFailedError, call_function, one_line, trace_of
 from agent_env.verify.score import run_verifier
@@ -240,12 +240,12 @@ class _Steps:
             request.future.add_done_callback(stop)
             try:
                 return await session.call(name, request.arguments)
-            except EnvBrokenError as exc:
-                raise StepFailedError(FailureKind.ENV_BROKEN, f"tool {name}: {_said(exc)}", trace_of(exc)) from exc
             except asyncio.CancelledError as exc:
                 _raise_if_ours(exc)
                 return ToolAnswer(one_line(exc), is_error=True)
-            except (Exception, SystemExit) as exc:
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as exc:
                 raise StepFailedError(FailureKind.ENV_BROKEN, f"tool {name}: {_said(exc)}", trace_of(exc)) from exc
             finally:
                 request.future.remove_done_callback(stop)

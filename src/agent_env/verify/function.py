@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from anyio import CapacityLimiter, Semaphore, to_thread
 from anyio.lowlevel import RunVar
@@ -70,9 +70,7 @@ async def call_function(
         clock = asyncio.timeout(timeout_s)
         try:
             async with clock:
-                ended = await _in_thread(partial(function, view))
-                if ended.raised is None and inspect.isawaitable(ended.value):
-                    ended = await _awaited(ended.value)
+                ended = await (_awaited(function(view)) if _is_async(function) else _in_thread(partial(function, view)))
         except TimeoutError:
             if not clock.expired():
                 raise
@@ -90,6 +88,10 @@ class _Ended:
 
     value: object = None
     raised: BaseException | None = None
+
+
+def _is_async(function: Callable[[EpisodeView], object]) -> TypeGuard[Callable[[EpisodeView], Awaitable[object]]]:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 async def _load(target: PythonRef, raised: FailureKind) -> Callable[[EpisodeView], object]:

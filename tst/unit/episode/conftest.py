@@ -62,6 +62,11 @@ class Counter(Env):
         raise EnvBrokenError("the server is gone")
 
     @tool
+    def odd(self) -> None:
+        '''Raise what no handler of exceptions expects.'''
+        raise BaseExceptionGroup("odd", [KeyboardInterrupt()])
+
+    @tool
     def finish(self) -> ToolAnswer:
         '''End the turn.'''
         return ToolAnswer("done", ends_turn=True)

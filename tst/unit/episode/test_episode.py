@@ -163,7 +163,7 @@ async def test_steps_between_turns_change_the_state(make_task: MakeTask, deploy:
         assert (await episode.result()).scores["counted"].value == 9
 
 
-async def test_a_cut_is_scored_where_it_got_to(make_task: MakeTask, deploy: Steps) -> None:
+async def test_a_cut_is_scored_where_it_got_to(make_task: MakeTask, deploy: Steps, sink: Any) -> None:
     """After a cut no agent is prompted, what leads up to a prompt is left out, and every verifier scores."""
     task = make_task(
         [
@@ -177,7 +177,7 @@ async def test_a_cut_is_scored_where_it_got_to(make_task: MakeTask, deploy: Step
         ],
         files={"scripts/x.py": "def add(episode):\n    episode.state()['count'] += 10\n"},
     )
-    async with open_episode(task) as episode:
+    async with open_episode(task, sink=sink) as episode:
         turn = await episode.start()
         assert turn is not None
         await turn.call("add", {"by": 1})
@@ -189,6 +189,8 @@ async def test_a_cut_is_scored_where_it_got_to(make_task: MakeTask, deploy: Step
     assert result.outcome is Outcome.COMPLETED
     assert result.cut is CutReason.TOKEN_LIMIT
     assert {step: score.value for step, score in result.scores.items()} == {"between": 1.0, "last": 11.0}
+    assert [event.data["reason"] for event in sink.of("cut")] == ["token_limit"]
+    assert not episode.view.replies
 
 
 async def test_a_cut_stops_the_call_that_is_under_way(make_task: MakeTask) -> None:
@@ -224,14 +226,19 @@ async def test_a_cut_between_turns_is_a_cut_too(make_task: MakeTask, deploy: Ste
     assert (result.outcome, result.cut, result.metrics["turns"]) == (Outcome.COMPLETED, CutReason.TIMEOUT, 1)
 
 
-async def test_a_cut_after_the_last_turn_is_none(make_task: MakeTask) -> None:
-    """When the agent was done, the trainer's cut comes too late to be one."""
-    async with open_episode(make_task()) as episode:
+async def test_a_cut_after_the_last_turn_is_none(make_task: MakeTask, sink: Any) -> None:
+    """When the agent was done, the trainer's cut comes too late to be one, scored already or not."""
+    score = "import asyncio\nasync def score(episode):\n    await asyncio.sleep(0.02)\n    return 1"
+    async with open_episode(make_task(verifiers={"slow": score}), sink=sink) as episode:
         turn = await episode.start()
         assert turn is not None
-        await turn.end(SAY)
+        ending = asyncio.create_task(turn.end(SAY))
+        await asyncio.sleep(0)
+        await episode.cut(CutReason.TIMEOUT)
+        assert await ending is None
         await episode.cut(CutReason.TIMEOUT)
         assert (await episode.result()).cut is None
+    assert not sink.of("cut")
 
 
 @pytest.mark.parametrize(
@@ -334,6 +341,14 @@ async def test_a_player_plays_an_episode(make_task: MakeTask) -> None:
     result = await play(make_task(), player)
     assert result.scores["counted"].value == 2
     assert (result.metrics["tool_calls"], result.metrics["tool_errors"]) == (3, 1)
+
+
+async def test_a_player_is_not_asked_after_the_turn_has_ended(make_task: MakeTask) -> None:
+    """An answer that ends the turn ends it, and what the player said then is not taken down twice."""
+    call = {"name": "finish", "arguments": "{}"}
+    result = await play(make_task(), lambda _: {"role": "assistant", "content": "", "tool_calls": [call]})
+    assert result.cut is None
+    assert (result.metrics["messages"], result.metrics["tool_calls"]) == (1, 1)
 
 
 async def test_a_player_that_never_ends_is_cut(make_task: MakeTask) -> None:

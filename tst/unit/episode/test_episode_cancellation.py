@@ -66,6 +66,13 @@ async def reach(state: str, task: Task, episode: Any) -> asyncio.Task[Any] | Non
     return other
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what no call of the API waits for."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize(
     ("state", "how"),
     [
@@ -104,6 +111,23 @@ async def test_an_episode_can_be_given_up_from_any_state(make_task: MakeTask, si
         reward_of(sink.results[0])
 
 
+async def test_a_plain_verifier_is_not_waited_for(make_task: MakeTask, sink: Any) -> None:
+    """Its thread goes on until the function returns; the episode is given up without it."""
+    task = make_task(verifiers={"slow": "import time; time.sleep(1); return 1"})
+    async with open_episode(task, sink=sink) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        ending = asyncio.create_task(turn.end(SAY))
+        await until(lambda: bool(sink.of("turn_ended")))
+        await asyncio.sleep(0.1)
+        began = time.perf_counter()
+        await episode.abandon()
+        assert time.perf_counter() - began < 0.5
+        with pytest.raises(EpisodeStateError):
+            await ending
+    assert [result.outcome for result in sink.results] == [Outcome.ABANDONED]
+
+
 async def test_an_episode_that_has_ended_stays_so(make_task: MakeTask, sink: Any) -> None:
     """Abandoning it then changes nothing."""
     async with open_episode(make_task(), sink=sink) as episode:
@@ -114,6 +138,28 @@ async def test_an_episode_that_has_ended_stays_so(make_task: MakeTask, sink: Any
         await episode.abandon()
         assert (await episode.result()).outcome is Outcome.COMPLETED
     await episode.abandon()
+    assert [result.outcome for result in sink.results] == [Outcome.COMPLETED]
+
+
+async def test_an_episode_that_is_being_closed_has_its_outcome(make_task: MakeTask, sink: Any) -> None:
+    """Abandoning it while its env closes waits for that and takes no score away."""
+    code = (
+        "import asyncio\nfrom agent_env import Env, tool\nCLOSING = []\nCLOSED = []\nclass Counter(Env):\n"
+        "    async def close(self):\n"
+        "        CLOSING.append(1)\n        await asyncio.sleep(0.05)\n        CLOSED.append(1)\n"
+        "    @tool\n    def look(self) -> str:\n        '''Look.'''\n        return ''\n"
+    )
+    task = make_task(files={"envs/counter.py": code})
+    env = task.bundle.envs["counter"].python.module()
+    async with open_episode(task, sink=sink) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        ending = asyncio.create_task(turn.end(SAY))
+        await until(lambda: bool(env.CLOSING))
+        await episode.abandon()
+        assert env.CLOSED
+        assert await ending is None
+        assert (await episode.result()).outcome is Outcome.COMPLETED
     assert [result.outcome for result in sink.results] == [Outcome.COMPLETED]
 
 
@@ -167,7 +213,7 @@ async def test_a_cancelled_wait_stops_only_the_waiting(make_task: MakeTask) -> N
         starting = asyncio.create_task(episode.start())
         await asyncio.sleep(0)
         starting.cancel()
-        await asyncio.sleep(0.05)
+        await until(lambda: episode.turn is not None)
         turn = episode.turn
         assert turn is not None
         assert turn is episode.turn
@@ -181,14 +227,18 @@ async def test_a_second_cancel_does_not_leave_the_episode_behind(make_task: Make
     task = make_task()
     env = task.bundle.envs["counter"].python.module()
 
+    started = asyncio.Event()
+
     async def drive() -> None:
         async with open_episode(task) as episode:
             turn = await episode.start()
             assert turn is not None
+            started.set()
             await turn.call("stubborn", {})
 
     driving = asyncio.create_task(drive())
-    await asyncio.sleep(0.01)
+    await started.wait()
+    await asyncio.sleep(0.005)
     assert env.OPEN
     driving.cancel()
     await asyncio.sleep(0.005)

@@ -12,6 +12,8 @@ from agent_env import (
     CutReason,
     EpisodeFailedError,
     EpisodeResult,
+    EpisodeState,
+    EpisodeStateError,
     FailureKind,
     Limits,
     Outcome,
@@ -98,6 +100,10 @@ async def test_a_verifier_without_a_finite_number_fails_the_episode(
         ("return {'score': True, 'explanation': None}", 1.0),
         ("async def score(episode):\n    return 0.5", 0.5),
         ("import asyncio\nasync def score(episode):\n    await asyncio.sleep(0)\n    return 0.25", 0.25),
+        (
+            "class Scorer:\n    async def __call__(self, episode):\n        return 0.5\ndef score(e): 0\nscore = Scorer()",
+            0.5,
+        ),
         ("from fractions import Fraction; return Fraction(1, 4)", 0.25),
     ],
 )
@@ -184,6 +190,16 @@ async def test_a_broken_env_fails_the_episode(make_task: MakeTask, sink: Any) ->
     assert (answer.data["tool"], answer.data["is_error"]) == ("die", True)
     assert (failure.data["kind"], failure.step, failure.turn) == ("env_broken", "prompt", 0)
     assert sink.results == [result]
+
+
+async def test_what_no_session_lets_through_is_a_broken_env(make_task: MakeTask) -> None:
+    """An exception that is none for `except Exception` fails the episode and takes nobody else down."""
+    async with open_episode(make_task()) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        with pytest.raises(EpisodeFailedError, match="tool odd: BaseExceptionGroup"):
+            await turn.call("odd", {})
+        assert (await episode.result()).outcome is Outcome.FAILED
 
 
 async def test_a_step_may_let_the_episode_go_on(make_task: MakeTask, deploy: Steps, sink: Any) -> None:
@@ -343,6 +359,23 @@ async def test_a_sink_that_raises_ends_the_episode_loudly(
         await drive()
     assert caught.value.errno == 28
     assert [result.outcome for result in sink.results] == ([] if fails_at == "ended" else [Outcome.ABANDONED])
+
+
+@pytest.mark.parametrize("fails_at", ["message", "answer", "score"])
+async def test_an_episode_that_cannot_be_recorded_is_given_up(
+    make_task: MakeTask, make_sink: Callable[..., Any], fails_at: str
+) -> None:
+    """Whoever has heard of it may leave the block quietly; nothing more can be done in the episode."""
+    async with open_episode(make_task(), sink=make_sink(lambda what: what == fails_at)) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        with pytest.raises(OSError, match="No space left"):  # noqa: PT012 - whichever of them it is
+            turn.record(SAY)
+            await turn.call("add", {"by": 1})
+            await turn.end(SAY)
+        assert episode.state is EpisodeState.ABANDONED
+        with pytest.raises(EpisodeStateError, match=r"cut\(\): the episode was abandoned, because of OSError"):
+            await episode.cut(CutReason.TIMEOUT)
 
 
 async def test_a_sink_that_raises_while_nobody_waits_is_heard_at_the_end(
