@@ -132,9 +132,3 @@ def run(code: str) -> str:
 def test_importing_pulls_in_no_trainer_and_no_web_server(code: str) -> None:
     """Not even when every name is used."""
     assert run(f"{code}\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])") == "[]"
-
-
-def test_importing_takes_under_300_ms() -> None:
-    """The best of three: the machine may be busy with something else."""
-    code = "import time; began = time.perf_counter(); import agent_env; print(time.perf_counter() - began)"
-    assert min(float(run(code)) for _ in range(3)) < 0.3
