@@ -9,7 +9,7 @@ import pytest
 from tinker_cookbook.rl.rollout_strategy import RetryOnFailure
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
-from agent_env.errors import EpisodeFailedError
+from agent_env.errors import EpisodeError, EpisodeFailedError, EpisodeStateError
 from agent_env.runs import RunState
 
 
@@ -48,6 +48,7 @@ async def test_a_group_larger_than_the_slots_finishes_also_when_all_of_it_is_ret
     runs = rig.filed()
     assert sorted(run.state for run in runs) == [*[RunState.COMPLETED] * 4, *[RunState.FAILED] * 4]
     assert {run.attempt for run in runs if run.state is RunState.FAILED} == {0}
+    assert sorted(run.attempt for run in runs if run.state is RunState.COMPLETED) == [1, 2, 3, 4]
     assert rig.slots(1).taken == 0
 
 
@@ -90,6 +91,20 @@ async def test_a_rollout_cancelled_while_it_waits_for_a_slot_takes_none(rig: Any
     assert len(rig.filed()) == 1
 
 
+async def test_a_rollout_that_comes_to_its_slot_after_its_group_was_closed_opens_nothing(rig: Any) -> None:
+    """It waited while its group was given up: it gives the slot on, and no episode is left under way."""
+    builder = rig.group(size=2, max_concurrent_episodes=1)
+    first, second = await builder.make_envs()
+    await first.initial_observation()
+    waiting = asyncio.create_task(second.initial_observation())
+    await asyncio.sleep(0.01)
+    await builder.cleanup()
+    with pytest.raises(EpisodeError, match="group is closed"):
+        await waiting
+    assert rig.slots(1).taken == 0
+    assert len(rig.filed()) == 1
+
+
 async def test_cleanup_never_raises_and_gives_back_what_is_left(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
     """What giving an episode up raises is logged: raising would hide the rollout's own error."""
     builder = rig.group(size=2, max_concurrent_episodes=2)
@@ -113,7 +128,5 @@ async def test_a_step_after_the_group_was_closed_raises(rig: Any) -> None:
     (env,) = await builder.make_envs()
     await env.initial_observation()
     await builder.cleanup()
-    from agent_env.errors import EpisodeStateError
-
     with pytest.raises(EpisodeStateError, match="abandoned"):
         await env.step(rig.framing.written(rig.call("add", number=3)))

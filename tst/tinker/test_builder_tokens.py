@@ -143,30 +143,44 @@ async def test_thinking_stays_in_the_turn_that_it_was_thought_in(rig: Any) -> No
 def test_a_renderer_that_cannot_be_continued_is_found_out_by_rendering_not_by_name(
     tokenizer_dir: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A renderer that writes a counter of the messages at its end cannot be continued, whatever it claims."""
+    """A renderer that numbers answers by their place cannot be continued, whatever it claims."""
     from tinker_cookbook.renderers import register_renderer, unregister_renderer
     from tinker_cookbook.renderers.qwen3 import Qwen3InstructRenderer
 
-    class Counting(Qwen3InstructRenderer):
-        def build_generation_prompt(self, messages: Any, role: str = "assistant", prefill: str | None = None) -> Any:
-            marked = [*messages, {"role": "user", "content": f"{len(messages)} messages"}]
-            return super().build_generation_prompt(marked, role, prefill)
+    class Numbering(Qwen3InstructRenderer):
+        def render_message(self, message: Any, ctx: Any) -> Any:
+            numbered = (
+                {**message, "content": f"{ctx.idx}: {message['content']}"} if message["role"] == "tool" else message
+            )
+            return super().render_message(numbered, ctx)
 
     class Reversed(Qwen3InstructRenderer):
         def build_generation_prompt(self, messages: Any, role: str = "assistant", prefill: str | None = None) -> Any:
             return super().build_generation_prompt(list(reversed(messages)), role, prefill)
 
-    register_renderer("counting", lambda tokenizer, _: Counting(tokenizer))
+    class Forgetful(Qwen3InstructRenderer):
+        has_extension_property = False
+
+    register_renderer("numbering", lambda tokenizer, _: Numbering(tokenizer))
     try:
         with caplog.at_level(logging.WARNING):
-            framing = framing_of("counting", str(tokenizer_dir))
-            framing_of("counting", str(tokenizer_dir))
+            framing = framing_of("numbering", str(tokenizer_dir))
+            framing_of("numbering", str(tokenizer_dir))
     finally:
-        unregister_renderer("counting")
+        unregister_renderer("numbering")
     assert not framing.continues
-    assert not framing.continues_turns
     assert sum("cannot be continued" in record.message for record in caplog.records) == 1
     assert not Framing(Reversed(framing.renderer.tokenizer)).continues
+    assert not Framing(Forgetful(framing.renderer.tokenizer)).continues_turns
+
+
+async def test_what_was_sampled_after_the_end_of_a_message_is_not_continued(rig: Any) -> None:
+    """Tokens after the stop token are no part of the message: the next prompt is the conversation, rendered whole."""
+    tokens = rig.framing.written(rig.call("add", number=3))
+    trajectory, policy = await played(rig, [rig.Say(tokens=[*tokens, 70]), rig.call("submit", total=3)])
+    assert len(trajectory_to_data(trajectory, 1.0)) == 2
+    junk = rig.framing.renderer.tokenizer.decode([tokens[-1], 70])
+    assert junk not in rig.framing.renderer.tokenizer.decode(policy.prompts[1])
 
 
 async def test_a_renderer_that_cannot_be_continued_renders_the_whole_each_time(rig: Any) -> None:

@@ -26,17 +26,17 @@ from agent_env.training.tinker import AgentEnvDatasetBuilder
 
 texts = [path.read_text() for path in sorted(Path("bundles/gridsim").rglob("*.jsonl"))]
 model = engine.build_model(Path("local/model"), texts)  # random and small; any Tinker endpoint's model otherwise
+renderer = "qwen3_disable_thinking"
 with engine.start_engine(model, state_dir=Path("local/engine")) as server:
     os.environ["TINKER_API_KEY"] = server.api_key
-    names = {"model_name": server.model_name, "renderer_name": "qwen3_disable_thinking"}
     days = AgentEnvDatasetBuilder(
-        bundle="bundles/gridsim", train_split="short-train", test_split="short-test", runs="runs",
-        model_name_for_tokenizer=server.model_name, renderer_name=names["renderer_name"], groups_per_batch=4, group_size=8,
-    )  # fmt: skip
+        bundle="bundles/gridsim", train_split="short-train", runs="runs", groups_per_batch=4, group_size=8,
+        model_name_for_tokenizer=server.model_name, renderer_name=renderer,
+    )
     config = train.Config(
-        dataset_builder=days, base_url=server.base_url, log_path="local/log", recipe_name="gridsim", **names,
-        learning_rate=3e-4, max_tokens=32, max_steps=2, eval_every=0,
-    )  # fmt: skip
+        dataset_builder=days, model_name=server.model_name, renderer_name=renderer, base_url=server.base_url,
+        learning_rate=3e-4, max_tokens=32, max_steps=2, eval_every=0, log_path="local/log", recipe_name="gridsim",
+    )
     asyncio.run(train.main(config))
 """
 

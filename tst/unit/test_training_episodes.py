@@ -112,5 +112,6 @@ async def test_however_takers_are_cancelled_no_slot_is_lost_and_none_is_made(see
         if chance.random() < 0.5:
             await asyncio.sleep(0)
     await asyncio.wait(tasks)
+    assert {task.exception() for task in tasks if not task.cancelled()} == {None}
     assert most == 3
     assert slots.taken == 0

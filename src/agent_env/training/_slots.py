@@ -39,7 +39,7 @@ class Slots:
 
     async def take(self) -> Slot:
         """Wait for a slot. Cancelled while it waits, it takes none."""
-        if self._limit is None or (self._taken < self._limit and not self._waiting):
+        if self._limit is None or self._taken < self._limit:
             self._taken += 1
             return Slot(self)
         turn = asyncio.get_running_loop().create_future()
