@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
+import sys
 
 import pytest
 
-from agent_env.errors import ToolError
+from agent_env.errors import MissingExtraError, ToolError
 from agent_env.training._episodes import next_prompt, parse_arguments
 from agent_env.training._slots import Slots
 
@@ -115,3 +117,13 @@ async def test_however_takers_are_cancelled_no_slot_is_lost_and_none_is_made(see
     assert {task.exception() for task in tasks if not task.cancelled()} == {None}
     assert most == 3
     assert slots.taken == 0
+
+
+@pytest.mark.parametrize("module", ["tinker", "sft", "evaluate"])
+def test_without_the_cookbook_the_error_says_what_to_install(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer is the user's to install: importing what needs it names the packages."""
+    monkeypatch.setitem(sys.modules, "tinker_cookbook", None)
+    for loaded in [name for name in sys.modules if name.startswith("agent_env.training.")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    with pytest.raises(MissingExtraError, match=r"tinker_cookbook.*pip install .*agent-env\[tinker\]"):
+        importlib.import_module(f"agent_env.training.{module}")
