@@ -140,6 +140,17 @@ def test_a_job_is_not_continued_with_other_settings(bundle: Path, tmp_path: Path
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
+def test_what_a_trainer_refuses_is_one_line(bundle: Path, tmp_path: Path) -> None:
+    """An error of ours that passes through the cookbook's trainer ends the job with 1 and its own message."""
+    recipe = bundle / "recipes" / "small.yaml"
+    recipe.write_text(RECIPE.replace("batch_size: 4}", "batch_size: 4, min_reward: 9}"))
+    refused = train(bundle, tmp_path / "runs")
+    assert refused.returncode == 1
+    assert "has no completed run to learn from with a reward of 9" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "ExceptionGroup" not in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from agent_env._cleanup import wait_until_done
 from agent_env.bundle import Bundle, Task
 from agent_env.bundle.recipe import Recipe
 from agent_env.errors import TrainingError
@@ -109,7 +110,7 @@ class Stages:
         tinker: Any = import_module("tinker")
 
         tasks = self.bundle.select(self.recipe.test_split)
-        if (done := self._filed(title, group, tasks)) is not None:
+        if (done := await asyncio.to_thread(self._filed, title, group, tasks)) is not None:
             return done
         with self.progress.stage(f"play: {title}", total=len(tasks)) as stage, self._quiet():
             service = tinker.ServiceClient(base_url=self.endpoint.base_url)
@@ -269,12 +270,13 @@ class Stages:
                 stage.update(*await asyncio.to_thread(look))
                 await asyncio.sleep(POLL_S)
 
-        async with asyncio.TaskGroup() as group:
-            watcher = group.create_task(watch())
-            try:
-                yield
-            finally:
-                watcher.cancel()
+        # No task group: it would wrap what the trainer raises.
+        watcher = asyncio.create_task(watch(), name="progress of a trainer")
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            await wait_until_done(watcher, grace_s=10.0, what="the progress of a trainer")
         stage.update(*look())
 
 
