@@ -7,7 +7,10 @@ from types import ModuleType
 
 from agent_env.errors import MissingExtraError
 
-__all__ = ["require"]
+__all__ = ["TRAINER", "require"]
+
+TRAINER = "torch==2.13.0 'tinker-cookbook>=0.5.8' 'agent-env[tinker]'"
+"""What follows `pip install` to train or to run the embedded engine; `make demo` does it in an environment of its own."""
 
 
 def require(module: str, *, install: str, feature: str) -> ModuleType:

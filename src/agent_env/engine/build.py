@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_env._optional import require
+from agent_env._optional import TRAINER, require
 from agent_env.engine.shape import ModelShape, Pretokenizer
-from agent_env.engine.tokenizer import END_OF_TEXT, END_OF_TURN, INSTALL, learn_tokenizer
+from agent_env.engine.tokenizer import END_OF_TEXT, END_OF_TURN, learn_tokenizer
 from agent_env.errors import EngineError
 
 __all__ = ["build_model"]
@@ -72,8 +72,8 @@ def _write_weights(out: Path, shape: ModelShape, *, rows: int, seed: int) -> Non
 
     Without `transformers`: importing it takes longer than the rest.
     """
-    torch: Any = require("torch", install=INSTALL, feature="The embedded engine")
-    safetensors: Any = require("safetensors.torch", install=INSTALL, feature="The embedded engine")
+    torch: Any = require("torch", install=TRAINER, feature="The embedded engine")
+    safetensors: Any = require("safetensors.torch", install=TRAINER, feature="The embedded engine")
     size = shape.hidden // shape.heads
     tokens: Any = json.loads((out / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
     ids = {token["content"]: token["id"] for token in tokens}

@@ -19,9 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_env._optional import require
+from agent_env._optional import TRAINER, require
 from agent_env.engine.options import EngineOptions
-from agent_env.engine.tokenizer import INSTALL
 from agent_env.errors import EngineError
 
 __all__ = ["EngineHandle", "serve", "start_engine"]
@@ -104,7 +103,7 @@ def _installed(module: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(module) is None:
-        require(module, install=INSTALL, feature="The embedded engine")
+        require(module, install=TRAINER, feature="The embedded engine")
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log_path: Path, begin: int, timeout_s: float) -> dict[str, Any]:

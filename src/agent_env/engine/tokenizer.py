@@ -11,13 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_env._optional import require
+from agent_env._optional import TRAINER, require
 from agent_env.engine.shape import Pretokenizer
 from agent_env.errors import EngineError
 
-__all__ = ["END_OF_TEXT", "END_OF_TURN", "INSTALL", "SPECIAL_TOKENS", "learn_tokenizer", "token_bytes"]
-
-INSTALL = "tinker-cookbook torch"
+__all__ = ["END_OF_TEXT", "END_OF_TURN", "SPECIAL_TOKENS", "learn_tokenizer", "token_bytes"]
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -86,7 +84,7 @@ def learn_tokenizer(
     Raises:
         EngineError: When `vocabulary` has no room for the bytes and the special tokens.
     """
-    tokenizers: Any = require("tokenizers", install=INSTALL, feature="The embedded engine")
+    tokenizers: Any = require("tokenizers", install=TRAINER, feature="The embedded engine")
     fixed = [*SPECIAL_TOKENS, *MARKUP_TOKENS]
     if vocabulary < 256 + len(fixed):
         raise EngineError(f"vocabulary {vocabulary}: needs at least {256 + len(fixed)} (256 bytes, special tokens)")

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import zstandard
 
 from agent_env.errors import RunIndexError
 
-__all__ = ["CHUNK_BYTES", "CHUNK_EVENTS", "chunks_of", "column_text", "decode", "encode", "pack", "unpack"]
+__all__ = ["CHUNK_BYTES", "CHUNK_EVENTS", "chunks_of", "column_text", "decode", "encode", "packer", "unpack"]
 
 CHUNK_BYTES = 256 * 1024
 """A chunk is closed when its events reach this size, so that a page of a long run is a few chunks."""
@@ -70,13 +70,13 @@ def chunks_of(lines: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
         yield chunk
 
 
-def pack(body: bytes) -> bytes:
-    """Compress."""
-    return zstandard.ZstdCompressor(level=3).compress(body)
+def packer() -> Callable[[bytes], bytes]:
+    """What compresses; for one thread."""
+    return zstandard.ZstdCompressor(level=3).compress
 
 
 def unpack(body: bytes) -> bytes:
-    """Decompress what `pack` made.
+    """Decompress what a `packer` made.
 
     Raises:
         RunIndexError: When it is something else.

@@ -18,10 +18,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import zstandard
-
 from agent_env.errors import RunIndexError
 from agent_env.runs._batch import PackedPart, close_writer, pack_part, write_batch
+from agent_env.runs._codec import packer
 from agent_env.runs._log import RunLog
 from agent_env.runs._schema import busy_retried, immediate, saying
 
@@ -212,7 +211,7 @@ class Writer:
             self._jobs = []
             self._is_hurried = False
             is_last = self._phase is _Phase.CLOSED
-        pack = zstandard.ZstdCompressor(level=3).compress
+        pack = packer()
         self._carried += [pack_part(part, pack) for part in parts]
         error = self._write() if self._carried else None
         while jobs:

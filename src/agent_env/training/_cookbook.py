@@ -1,4 +1,6 @@
-"""Everything that AgentEnv takes from tinker-cookbook, tinker and chz. What differs between their versions is settled here.
+"""What rollouts and datasets take from tinker-cookbook, tinker and chz. What differs between their versions is settled here.
+
+Not the trainers themselves: the main job calls those in `_stages.py`.
 
 Checked against cookbook 0.5.8 and 0.6.1: what is used of them is the same in both, but for
 
@@ -13,10 +15,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from agent_env._optional import require
+from agent_env._optional import TRAINER, require
 
-_INSTALL = "torch==2.13.0 'tinker-cookbook>=0.5.8' 'agent-env[tinker]'"
-require("tinker_cookbook", install=_INSTALL, feature="training with tinker-cookbook")
+require("tinker_cookbook", install=TRAINER, feature="training with tinker-cookbook")
 
 if TYPE_CHECKING:
     from agent_env.training._cookbook_shapes import (

@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from agent_env._optional import require
+from agent_env._optional import TRAINER, require
 from agent_env.bundle import Bundle, load_bundle
 from agent_env.bundle.recipe import Recipe
 from agent_env.engine import EngineOptions, Training, start_engine
@@ -34,9 +34,6 @@ from agent_env.training.progress import StageProgress
 from agent_env.training.results import HeldOut, paired_difference, results_table
 
 __all__ = ["Endpoint", "JobResult", "JobSettings", "print_result", "recommended_renderer", "run_main_job"]
-
-INSTALL = "torch==2.13.0 'tinker-cookbook>=0.5.8' 'agent-env[tinker]'"
-"""What follows `pip install` to train; `make demo` does it in a virtual environment of its own."""
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A run name is the first part of its groups' names and a folder's name."""
@@ -88,12 +85,11 @@ async def run_main_job(settings: JobSettings, console: Console) -> JobResult:
     """Do the whole job, or what is left of it.
 
     Raises:
-        MissingExtraError: When tinker-cookbook, tinker or torch is not installed.
+        MissingExtraError: When tinker or torch is not installed. Without tinker-cookbook, importing this module raises it.
         UsageError: When another process does this job now, or it was begun with other settings.
         TrainingError: When a stage cannot be done.
         EngineError: When the embedded engine cannot start.
     """
-    require("tinker_cookbook", install=INSTALL, feature="agent-env train")
     started = time.monotonic()
     bundle = load_bundle(settings.bundle)
     settings.folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +164,7 @@ def recommended_renderer(model: str) -> str:
     Raises:
         UsageError: When the cookbook does not know the model.
     """
-    model_info: Any = require("tinker_cookbook.model_info", install=INSTALL, feature="agent-env train")
+    model_info: Any = require("tinker_cookbook.model_info", install=TRAINER, feature="agent-env train")
     try:
         return str(model_info.get_recommended_renderer_name(model))
     except (KeyError, ValueError) as exc:

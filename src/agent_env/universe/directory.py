@@ -23,7 +23,7 @@ try:
 except ImportError:  # not on Windows
     ioctl = None
 
-__all__ = ["directory_copy", "symlinks_out"]
+__all__ = ["directory_copy"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +56,6 @@ async def directory_copy(path: Path) -> AsyncGenerator[Path]:
             await to_thread.run_sync(_remove, holder, abandon_on_cancel=True)
         if scope.cancelled_caught:
             logger.error("%s: the copy of a universe is still there after %s s", holder, _REMOVE_S)
-
-
-def symlinks_out(path: Path) -> list[Path]:
-    """Return the symlinks in a directory that lead out of it: a copy would share what they lead to."""
-    return [entry for entry in sorted(path.rglob("*")) if entry.is_symlink() and not _stays_inside(entry, path)]
 
 
 def _stays_inside(link: Path, top: Path) -> bool:
