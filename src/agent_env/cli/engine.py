@@ -29,7 +29,7 @@ def command() -> None:
     help="Where checkpoints are; the same one goes on from them.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine itself.")
-@click.option("--port", default=8765, show_default=True, help="0 takes any free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes any free one.")
 @click.option(
     "--training",
     type=click.Choice(["lora", "full"]),
@@ -37,7 +37,9 @@ def command() -> None:
     show_default=True,
     help="What training runs change: adapters of the client's rank, or every weight.",
 )
-@click.option("--threads", default=1, show_default=True, help="Threads of one tensor operation.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of one tensor operation."
+)
 def serve_command(*, model_dir: Path, state_dir: Path, host: str, port: int, training: str, threads: int) -> None:
     """Serve the Tinker protocol for the model at --model until Ctrl-C.
 
