@@ -28,7 +28,7 @@ from agent_env.training._cookbook import (
     chz,
     step_under_evaluation,
 )
-from agent_env.training._episodes import RunGroup
+from agent_env.training._episodes import Rollout, RunGroup
 from agent_env.training._framing import Framing, framing_of
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings, ScoredWhenCut
 from agent_env.training._slots import slots_for
@@ -77,7 +77,7 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
         framing = framing_of(self.settings.renderer_name, self.settings.model_name)
         return [self._env(rollout, framing) for rollout in self._group().rollouts(self.size)]
 
-    def _env(self, rollout: Any, framing: Framing) -> Env:
+    def _env(self, rollout: Rollout, framing: Framing) -> Env:
         settings = self.settings.rollout
         return ScoredWhenCut(EpisodeEnv(rollout, framing, settings), framing, settings)
 
