@@ -48,6 +48,7 @@ class Rope(NamedTuple):
 
     cos: Tensor
     sin: Tensor
+    """Negative in the first half: the second half of a vector, moved there, is subtracted."""
 
     @classmethod
     def of(cls, architecture: Architecture) -> Rope:
@@ -55,8 +56,8 @@ class Rope(NamedTuple):
         steps = torch.arange(0, architecture.head_dim, 2, dtype=torch.float32) / architecture.head_dim
         frequencies = 1.0 / (architecture.rope_theta**steps)
         angles = torch.arange(architecture.context, dtype=torch.float32)[:, None] * frequencies[None, :]
-        angles = torch.cat([angles, angles], dim=-1)[:, None, :]
-        return cls(angles.cos(), angles.sin())
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        return cls(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
 
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -121,11 +122,12 @@ def hidden_states(
     x = F.embedding(tokens, weights.embed)
     for at, layer in enumerate(weights.layers):
         mixed = F.linear(F.rms_norm(x, width, layer.attention_norm, eps), layer.qkv).unflatten(-1, (-1, size))
-        qk, value = mixed[..., : heads + kv_heads, :], mixed[..., heads + kv_heads :, :]
+        # Split and not sliced: the gradient of a slice is a whole tensor of zeros around it.
+        qk, value = mixed.split([heads + kv_heads, kv_heads], dim=-2)
         qk = F.rms_norm(qk, (size,), None, eps) * layer.qk_norm
-        first, second = qk.chunk(2, dim=-1)
-        qk = qk * cos + torch.cat([-second, first], dim=-1) * sin
-        values = attend(at, qk[..., :heads, :], qk[..., heads:, :], value)
+        qk = torch.addcmul(qk * cos, qk.roll(size // 2, dims=-1), sin)
+        query, key = qk.split([heads, kv_heads], dim=-2)
+        values = attend(at, query, key, value)
         x = x + F.linear(values.flatten(-2), layer.out)
         gate, up = F.linear(F.rms_norm(x, width, layer.mlp_norm, eps), layer.gate_up).chunk(2, dim=-1)
         x = x + F.linear(F.silu(gate) * up, layer.down)
@@ -142,26 +144,26 @@ def branching_attention(prefix: int, branches: int) -> Attend:
     def mix(_layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if not prefix:
             return _branches(branches, query, key, value)
+        (q0, q1), (k0, k1), (v0, v1) = (
+            tensor.split([prefix, tensor.shape[1] - prefix], dim=1) for tensor in (query, key, value)
+        )
         common = F.scaled_dot_product_attention(
-            query[:, :prefix].transpose(1, 2),
-            _repeated(key[:, :prefix], query),
-            _repeated(value[:, :prefix], query),
-            is_causal=True,
+            q0.transpose(1, 2), _repeated(k0, q0), _repeated(v0, q0), is_causal=True
         )
         kv_heads, size = key.shape[2], key.shape[3]
         # [kv_heads, branches, queries a key head, length, size]
-        q = query[0, prefix:].unflatten(1, (kv_heads, -1)).unflatten(0, (branches, -1)).permute(2, 0, 3, 1, 4)
+        q = q1[0].unflatten(1, (kv_heads, -1)).unflatten(0, (branches, -1)).permute(2, 0, 3, 1, 4)
         groups, length = q.shape[2], q.shape[3]
-        k, v = (tensor[0, prefix:].unflatten(0, (branches, -1)).permute(2, 0, 1, 3) for tensor in (key, value))
+        k, v = (tensor[0].unflatten(0, (branches, -1)).permute(2, 0, 1, 3) for tensor in (k1, v1))
         # The common keys are multiplied with every continuation's queries at once: that is what sharing saves.
         flat = q.reshape(kv_heads, -1, size) * size**-0.5
-        far = (flat @ key[0, :prefix].permute(1, 2, 0)).view(kv_heads, branches, groups * length, prefix)
+        far = (flat @ k0[0].permute(1, 2, 0)).view(kv_heads, branches, groups * length, prefix)
         near = flat.view(kv_heads, branches, groups * length, size) @ k.transpose(-1, -2)
         later = torch.ones(length, length, dtype=torch.bool).triu(1).repeat(groups, 1)
         shares = torch.cat([far, near.masked_fill(later, -torch.inf)], dim=-1).softmax(dim=-1)
-        mixed = (shares[..., :prefix].reshape(kv_heads, -1, prefix) @ value[0, :prefix].transpose(0, 1)).view(
-            kv_heads, branches, -1, size
-        ) + shares[..., prefix:] @ v
+        far_shares, near_shares = shares.split([prefix, length], dim=-1)
+        from_common = far_shares.reshape(kv_heads, -1, prefix) @ v0[0].transpose(0, 1)
+        mixed = from_common.view(kv_heads, branches, -1, size) + near_shares @ v
         own = mixed.view(kv_heads, branches, groups, length, size).permute(1, 3, 0, 2, 4)
         return torch.cat([common.transpose(1, 2), own.reshape(1, branches * length, -1, size)], dim=1)
 
