@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from agent_env.envs import parse_arguments
 from agent_env.errors import MissingExtraError, ToolError
-from agent_env.training._episodes import next_prompt, parse_arguments
+from agent_env.training._episodes import next_prompt
 from agent_env.training._slots import Slots
 
 

@@ -3,9 +3,10 @@
 Covers envs written in Python. What an env is to an episode is in `contract.py`.
 """
 
+from agent_env.envs.arguments import parse_arguments
 from agent_env.envs.contract import EnvSession, ToolAnswer, ToolSpec
 from agent_env.envs.env import Env, open_env
 from agent_env.envs.tool import tool
 from agent_env.errors import ToolError
 
-__all__ = ["Env", "EnvSession", "ToolAnswer", "ToolError", "ToolSpec", "open_env", "tool"]
+__all__ = ["Env", "EnvSession", "ToolAnswer", "ToolError", "ToolSpec", "open_env", "parse_arguments", "tool"]

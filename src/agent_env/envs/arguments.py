@@ -1,4 +1,4 @@
-"""What a model wrote as a tool's arguments: checked against the tool's types, and made into them.
+"""What a model wrote as a tool's arguments: read as JSON, checked against the tool's types, and made into them.
 
 Strict: a string is not taken for an integer, nor a number for text. Where it does not fit, the model is told what was
 expected, a line for each parameter.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent_env.bundle import closest
+from agent_env.errors import ToolError
 
-__all__ = ["MisfitArgumentsError", "convert_arguments"]
+__all__ = ["MisfitArgumentsError", "convert_arguments", "parse_arguments"]
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -48,6 +49,25 @@ class MisfitArgumentsError(Exception):
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
         self.lines = tuple(lines)
+
+
+def parse_arguments(raw: str) -> Mapping[str, Any]:
+    """The arguments of a tool call, from the JSON text that the model wrote.
+
+    Raises:
+        ToolError: When it is no JSON object; the message is for the model.
+    """
+    try:
+        arguments: object = json.loads(raw or "{}", parse_constant=_no_constant)
+    except (ValueError, RecursionError) as exc:
+        raise ToolError(f"the arguments are no valid JSON: {exc}") from None
+    if not isinstance(arguments, dict):
+        raise ToolError(f'the arguments must be a JSON object like {{"name": value}}, not {raw[:100]}')
+    return cast("dict[str, Any]", arguments)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def convert_arguments(

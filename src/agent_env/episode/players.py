@@ -6,17 +6,16 @@ Covers a bundle's players, such as the best one, and functions in tests. Not mod
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from agent_env.bundle import PythonRef, Task
-from agent_env.envs import ToolAnswer, ToolSpec
+from agent_env.envs import ToolAnswer, ToolSpec, parse_arguments
 from agent_env.episode._episode import Episode, Turn, open_episode
 from agent_env.episode.limits import DEFAULT_LIMITS, Limits
 from agent_env.episode.sink import EpisodeSink
-from agent_env.errors import UsageError
+from agent_env.errors import ToolError, UsageError
 from agent_env.outcome import CutReason, EpisodeResult
 from agent_env.verify import Message, ToolCall
 
@@ -118,10 +117,7 @@ async def _say(player: Player, episode: Episode, turn: Turn) -> Message:
 async def _call(turn: Turn, call: ToolCall) -> ToolAnswer:
     name, raw, call_id = call["name"], call["arguments"], call.get("id")
     try:
-        arguments = json.loads(raw)
-    except ValueError as exc:
-        return turn.refuse(name, f"the arguments of {name} are no JSON: {exc}", raw=raw, call_id=call_id)
-    if not isinstance(arguments, dict):
-        text = f"the arguments of {name} are no JSON object: write {{...}}"
-        return turn.refuse(name, text, raw=raw, call_id=call_id)
-    return await turn.call(name, cast("dict[str, Any]", arguments), call_id=call_id, raw=raw)
+        arguments = parse_arguments(raw)
+    except ToolError as exc:
+        return turn.refuse(name, str(exc), raw=raw, call_id=call_id)
+    return await turn.call(name, arguments, call_id=call_id, raw=raw)

@@ -1,29 +1,28 @@
 """Episodes as a trainer plays them: one per rollout, in a slot, filed in the run index, ended exactly once.
 
-Covers what holds for every trainer: the next prompt's text, the arguments that a model wrote, and `RunGroup`, which keeps
-hold of a group's episodes. Needs no trainer.
+Covers what holds for every trainer: the next prompt's text, and `RunGroup`, which keeps hold of a group's episodes. Needs
+no trainer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from agent_env.bundle import Task
 from agent_env.episode import Episode, Turn, open_episode
-from agent_env.errors import EpisodeError, EpisodeFailedError, RewardError, ToolError
+from agent_env.errors import EpisodeError, EpisodeFailedError, RewardError
 from agent_env.outcome import CutReason, EpisodeResult, Outcome
 from agent_env.runs import RunIndex, RunSink
 from agent_env.training._slots import Slot, Slots
 from agent_env.verify.reward import RewardRule
 
-__all__ = ["Ending", "Rollout", "RunGroup", "next_prompt", "parse_arguments"]
+__all__ = ["Ending", "Rollout", "RunGroup", "next_prompt"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,25 +35,6 @@ def next_prompt(prompt: str, system_prompt: str, *, first_system_prompt: str) ->
     if system_prompt in ("", first_system_prompt):
         return prompt
     return f"{system_prompt}\n\n{prompt}"
-
-
-def parse_arguments(raw: str) -> Mapping[str, Any]:
-    """The arguments of a tool call, from the JSON text that the model wrote.
-
-    Raises:
-        ToolError: When it is no JSON object; the message is for the model.
-    """
-    try:
-        arguments: object = json.loads(raw or "{}", parse_constant=_no_constant)
-    except (ValueError, RecursionError) as exc:
-        raise ToolError(f"the arguments are no valid JSON: {exc}") from None
-    if not isinstance(arguments, dict):
-        raise ToolError(f'the arguments must be a JSON object like {{"name": value}}, not {raw[:100]}')
-    return cast("dict[str, Any]", arguments)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent_env.envs import ToolAnswer
+from agent_env.envs import ToolAnswer, parse_arguments
 from agent_env.episode import Turn
 from agent_env.errors import EpisodeFailedError, ToolError
 from agent_env.outcome import CutReason
@@ -32,7 +32,7 @@ from agent_env.training._cookbook import (
     StepResult,
     ToolCall,
 )
-from agent_env.training._episodes import Ending, Rollout, next_prompt, parse_arguments
+from agent_env.training._episodes import Ending, Rollout, next_prompt
 from agent_env.training._framing import Framing, extended
 from agent_env.training._messages import answer_message, call_name, shown_tools, to_record
 
