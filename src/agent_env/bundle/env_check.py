@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["ChecksItself", "CodeProblem", "EnvCheck"]
+from agent_env.errors import Problem
+
+__all__ = ["ChecksItself", "CodeProblem", "EnvCheck", "path_in_bundle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,16 @@ class CodeProblem:
     """From 1."""
     what: str
     fix: str
+
+    def in_bundle(self, root: Path) -> Problem:
+        """Return the problem as one of the bundle at `root`."""
+        return Problem(path=path_in_bundle(self.file, root), line=self.line, what=self.what, fix=self.fix)
+
+
+def path_in_bundle(file: str, root: Path) -> Path:
+    """Return a file's path relative to the bundle at `root`; as it is where it is not inside."""
+    path = Path(file)
+    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.bundle import Bundle, EnvSpec
 from agent_env.bundle.code import PythonRef
 from agent_env.bundle.document import Document
-from agent_env.bundle.env_check import ChecksItself, EnvCheck
+from agent_env.bundle.env_check import ChecksItself, EnvCheck, path_in_bundle
 from agent_env.bundle.load import BundleSource, in_order, read_bundle
 from agent_env.bundle.recipe import read_recipe, recipe_names
 from agent_env.bundle.steps import BuiltStep
@@ -101,13 +101,9 @@ class _Validation:
             yield Problem(path=path, line=line, what=what, fix="give its __init__ no parameters, and use start()")
         self._envs[env.name] = check = loaded.__agent_env_check__()
         for problem in check.problems:
-            yield Problem(path=self._relative(problem.file), line=problem.line, what=problem.what, fix=problem.fix)
+            yield problem.in_bundle(self._bundle.root)
         if not check.tools and not check.problems:
             yield Problem(path=path, line=line, what=f"{env.python} has no tool", fix="mark a method of it with @tool")
-
-    def _relative(self, file: str) -> Path:
-        path = Path(file)
-        return path.relative_to(self._bundle.root) if path.is_relative_to(self._bundle.root) else path
 
     def _check_tool_names(self) -> Iterator[Problem]:
         for agent in self._bundle.agents.values():
@@ -121,7 +117,8 @@ class _Validation:
                             f"tool '{tool}' is in envs '{owners[tool]}' and '{env}', and agent '{agent.name}' has both"
                         )
                         fix = "give one of them another name="
-                        yield Problem(path=self._relative(file), line=line, what=what, fix=fix)
+                        path = path_in_bundle(file, self._bundle.root)
+                        yield Problem(path=path, line=line, what=what, fix=fix)
                     owners.setdefault(tool, env)
 
     def _check_steps(self) -> Iterator[Problem]:
@@ -146,7 +143,7 @@ class _Validation:
         elif takes_one is not None and not _takes_one(loaded):
             code = getattr(loaded, "__code__", None)
             if code is not None:
-                path, line = self._relative(code.co_filename), code.co_firstlineno
+                path, line = path_in_bundle(code.co_filename, self._bundle.root), code.co_firstlineno
             what = f"{ref.name} does not take one argument"
             yield Problem(path=path, line=line, what=what, fix=f"write def {ref.name}(x): it gets {takes_one}")
 

@@ -9,14 +9,13 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
-from agent_env.bundle import CodeProblem, EnvCheck, EnvSpec, Task, names_or_closest
+from agent_env.bundle import EnvCheck, EnvSpec, Task, names_or_closest
 from agent_env.envs.arguments import MisfitArgumentsError
 from agent_env.envs.contract import EnvSession, ToolAnswer, ToolSpec
 from agent_env.envs.python_tools import PythonTool, toolbox_of
@@ -120,15 +119,8 @@ def _load_class(spec: EnvSpec) -> type[Env]:
         raise BundleError([Problem(path=path, line=line, what=what, fix="make it a subclass of agent_env.Env")])
     errors = toolbox_of(loaded).errors
     if errors:
-        raise BundleError([_problem(error, spec.python.root) for error in errors])
+        raise BundleError([error.in_bundle(spec.python.root) for error in errors])
     return loaded
-
-
-def _problem(error: CodeProblem, root: Path) -> Problem:
-    path = Path(error.file)
-    if path.is_relative_to(root):
-        path = path.relative_to(root)
-    return Problem(path=path, line=error.line, what=error.what, fix=error.fix)
 
 
 async def _close(env: Env, name: str) -> None:

@@ -65,11 +65,12 @@ class Episode:
     A call that does not fit the episode's state raises EpisodeStateError and changes nothing.
     """
 
-    __slots__ = ("_core", "_turn")
+    __slots__ = ("_core", "_shown")
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._turn: Turn | None = None
+        self._shown: tuple[TurnState, Turn] | None = None
+        """The turn that callers have, and whose it is: asked for twice, it is the same one."""
 
     @property
     def run_id(self) -> str:
@@ -92,9 +93,9 @@ class Episode:
         turn = self._core.turn
         if turn is None:
             return None
-        if self._turn is None or not self._turn.is_of(turn):
-            self._turn = Turn(self, self._core, turn)
-        return self._turn
+        if self._shown is None or self._shown[0] is not turn:
+            self._shown = (turn, Turn(self, self._core, turn))
+        return self._shown[1]
 
     @property
     def view(self) -> EpisodeView:
@@ -205,10 +206,6 @@ class Turn:
         self._episode = episode
         self._core = core
         self._state = state
-
-    def is_of(self, state: TurnState) -> bool:
-        """Whether this is the turn with that state."""
-        return self._state is state
 
     @property
     def index(self) -> int:
