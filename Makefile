@@ -42,8 +42,9 @@ lock:  ## write requirements.lock (hashes, all dependencies of the unit tier)
 		--format requirements-txt --output-file requirements.lock
 	rm -rf .venv-lock
 
-bench: $(VENV)/.wheel  ## what an episode costs
+bench: $(VENV)/.wheel  ## what an episode and an import cost
 	$(BIN)/python bench/episodes.py
+	$(BIN)/python bench/importing.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) $(TINKER) .venv-lock dist build .demo
