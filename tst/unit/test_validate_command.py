@@ -62,7 +62,7 @@ def test_no_bundle_is_a_usage_error_without_a_traceback(tmp_path: Path) -> None:
 def test_the_schemas_are_printed() -> None:
     """All by kind, or one; a wrong kind gets the closest."""
     every = CliRunner().invoke(agent_env, ["schema"])
-    assert set(json.loads(every.stdout)) == {"bundle", "task", "eval"}
+    assert set(json.loads(every.stdout)) == {"bundle", "task", "eval", "recipe"}
     one = CliRunner().invoke(agent_env, ["schema", "task"])
     assert json.loads(one.stdout) == json.loads(every.stdout)["task"]
     wrong = CliRunner().invoke(agent_env, ["schema", "tasks"])
