@@ -25,7 +25,7 @@ from agent_env.engine.architecture import load_architecture, load_tensors
 from agent_env.engine.parameters import LORA_ALPHA, LoraSettings, Parameters
 from agent_env.engine.protocol import parse_forward_backward
 from agent_env.engine.runs import BaseModel
-from agent_env.engine.trainer import AdamSettings, ForwardBackwardResult, Trainer
+from agent_env.engine.trainer import AdamSettings, Batch, ForwardBackwardResult, Trainer
 
 # The SDK leaves its connections to the garbage collector.
 pytestmark = [
@@ -127,15 +127,17 @@ def trainer_of(model_dir: Path, training: Training) -> Trainer:
     return Trainer(architecture, base.rope, Parameters(architecture, base.tensors, training, lora))
 
 
+def parsed(batch: list[types.Datum], loss: Any, config: dict[str, Any]) -> Batch:
+    """A request as the server reads it from the SDK's bytes."""
+    inputs = types.ForwardBackwardInput(data=batch, loss_fn=loss, loss_fn_config=config)
+    request = types.ForwardBackwardRequest(model_id="m", seq_id=1, forward_backward_input=inputs)
+    message = forward_backward_request_to_proto(request)
+    return parse_forward_backward(message, vocabulary=SHAPE.vocabulary, context=SHAPE.context)
+
+
 def run(trainer: Trainer, batch: list[types.Datum], loss: str, config: dict[str, Any]) -> ForwardBackwardResult:
     """Do one request to its end."""
-    request = types.ForwardBackwardRequest(
-        model_id="m",
-        seq_id=1,
-        forward_backward_input=types.ForwardBackwardInput(data=batch, loss_fn=loss, loss_fn_config=config),
-    )
-    message = forward_backward_request_to_proto(request)
-    work = trainer.forward_backward(parse_forward_backward(message, vocabulary=SHAPE.vocabulary, context=256))
+    work = trainer.forward_backward(parsed(batch, loss, config))
     while True:
         try:
             next(work)
@@ -169,6 +171,22 @@ def test_losses_and_gradients_are_those_of_plain_autograd(loss: str, model_dir: 
         through = LORA_ALPHA / 8 * gradients[f"{name}.weight"] @ adapters[f"{name}.lora_A"].T
         assert float(found[f"{name}.lora_A"].abs().max()) == 0.0
         assert torch.allclose(found[f"{name}.lora_B"], through, atol=2e-5 * float(through.abs().max())), name
+
+
+def test_a_request_that_ends_half_way_leaves_none_of_its_gradient(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step that follows must not apply a part of it."""
+    trainer = trainer_of(model_dir, Training.FULL)
+    run(trainer, data("cross_entropy"), "cross_entropy", {})
+    assert trainer.parameters.vector.grad is not None
+    before = trainer.parameters.vector.grad.clone()
+    monkeypatch.setattr("agent_env.engine.trainer.MICRO_BATCH_TOKENS", 1)
+    work = trainer.forward_backward(parsed(data("cross_entropy"), "cross_entropy", {}))
+    next(work)
+    assert not torch.equal(trainer.parameters.vector.grad, before)
+    work.close()
+    assert torch.equal(trainer.parameters.vector.grad, before)
 
 
 def test_the_optimizer_is_torchs_adamw_with_the_clients_settings(model_dir: Path) -> None:

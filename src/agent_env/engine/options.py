@@ -30,7 +30,7 @@ class EngineOptions:
     with two cores, two threads made sampling four times slower."""
     wave_s: float = 0.003
     """How long to wait for more requests before an idle engine begins to sample."""
-    prefix_cache_bytes: int = 256 * 2**20
+    prefix_cache_bytes: int = 128 * 2**20
     """Keys and values that are kept for prompts that begin alike."""
     row_cache_bytes: int = 2 * 2**30
     """Keys and values of sequences under way; more requests wait."""

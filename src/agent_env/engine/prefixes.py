@@ -65,6 +65,10 @@ class PrefixStore:
         prefix = Prefix(owner, tokens, states, list(_marks(tokens)))
         if not prefix.marks or prefix.size_bytes > self._limit_bytes:
             return
+        contained = self.find(owner, tokens)
+        if contained is not None and contained[1] == len(contained[0].tokens):
+            # The new one serves whoever would have found it.
+            self._forget(contained[0])
         self._prefixes[id(prefix)] = prefix
         self._used_bytes += prefix.size_bytes
         for mark in prefix.marks:

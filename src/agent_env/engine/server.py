@@ -136,8 +136,12 @@ def _listen(address: str, port: int) -> Generator[socket.socket]:
 @contextmanager
 def _only_engine(state_dir: Path) -> Generator[None]:
     """Hold the state directory's lock; the system gives it back when the process ends, however it ends."""
-    state_dir.mkdir(parents=True, exist_ok=True)
-    with (state_dir / "lock").open("w") as file:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        file = (state_dir / "lock").open("w")
+    except OSError as exc:
+        raise EngineError(f"{state_dir}: {exc.strerror}: choose a state directory that can be written") from exc
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

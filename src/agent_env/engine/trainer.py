@@ -95,7 +95,7 @@ class Trainer:
     def _parts(self, batch: Batch) -> Generator[None, None, ForwardBackwardResult]:
         logprobs: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(batch.examples)
         total = 0.0
-        limit = max(256, min(MICRO_BATCH_TOKENS, MICRO_BATCH_LOGITS // self._architecture.vocabulary))
+        limit = min(MICRO_BATCH_TOKENS, MICRO_BATCH_LOGITS // self._architecture.vocabulary)
         for pack in packs([example.tokens for example in batch.examples], limit):
             examples = [batch.examples[at] for at in pack.members]
             with torch.set_grad_enabled(not batch.forward_only):
