@@ -128,6 +128,15 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(bundle: Path, tmp_path: Path
     assert engines(runs) == []
 
 
+def test_a_runs_folder_that_cannot_be_made_is_one_line(bundle: Path, tmp_path: Path) -> None:
+    """A file where a folder should be ends the job with 1 and says what to choose."""
+    (tmp_path / "file").write_text("")
+    refused = train(bundle, tmp_path / "file" / "runs")
+    assert refused.returncode == 1
+    assert "choose a runs folder that can be written" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
 def test_a_job_is_not_continued_with_other_settings(bundle: Path, tmp_path: Path) -> None:
     """Another seed under the same name is refused, naming what differs."""
     folder = tmp_path / "runs" / "jobs" / "small"

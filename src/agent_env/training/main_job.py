@@ -26,7 +26,7 @@ from agent_env._optional import TRAINER, require
 from agent_env.bundle import Bundle, load_bundle
 from agent_env.bundle.recipe import Recipe
 from agent_env.engine import EngineOptions, Training, start_engine
-from agent_env.errors import UsageError
+from agent_env.errors import TrainingError, UsageError
 from agent_env.training._local_model import build_local_model, is_built
 from agent_env.training._process import close_run_indexes, run_index
 from agent_env.training._stages import Endpoint, Stages, player_group
@@ -87,12 +87,11 @@ async def run_main_job(settings: JobSettings, console: Console) -> JobResult:
     Raises:
         MissingExtraError: When tinker or torch is not installed. Without tinker-cookbook, importing this module raises it.
         UsageError: When another process does this job now, or it was begun with other settings.
-        TrainingError: When a stage cannot be done.
+        TrainingError: When the runs folder cannot be written, or a stage cannot be done.
         EngineError: When the embedded engine cannot start.
     """
     started = time.monotonic()
     bundle = load_bundle(settings.bundle)
-    settings.folder.mkdir(parents=True, exist_ok=True)
     with _only_one(settings.folder), _closing_run_indexes():
         index = run_index(settings.runs)
         _begin(settings)
@@ -173,8 +172,13 @@ def recommended_renderer(model: str) -> str:
 
 @contextmanager
 def _only_one(folder: Path) -> Generator[None]:
-    """Hold the job's lock; the system gives it back when the process ends, however it ends."""
-    with (folder / "lock").open("w") as file:
+    """Make the job's folder and hold its lock; the system gives it back when the process ends, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+    except OSError as exc:
+        raise TrainingError(f"{folder}: {exc.strerror}: choose a runs folder that can be written") from exc
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
