@@ -112,6 +112,13 @@ def test_an_engine_that_dies_at_its_start_says_why(tmp_path: Path) -> None:
     assert "config.json: not there" in str(result.exception)
 
 
+def test_a_state_directory_that_cannot_be_made_is_said(model_dir: Path, tmp_path: Path) -> None:
+    """A file where the folder should be is an error that says what to choose."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EngineError, match="choose a state directory that can be written"):
+        serve(model_dir, state_dir=tmp_path / "file")
+
+
 def test_two_engines_do_not_share_a_state_directory(engine: EngineHandle, model_dir: Path) -> None:
     """They would delete each other's half-written checkpoints."""
     with (
