@@ -6,6 +6,6 @@ Rendered on the server, read-only, for this machine alone.
 from __future__ import annotations
 
 from agent_env.runs.explorer.app import build_app
-from agent_env.runs.explorer.serve import LOOPBACK, serve
+from agent_env.runs.explorer.serve import serve
 
-__all__ = ["LOOPBACK", "build_app", "serve"]
+__all__ = ["build_app", "serve"]
