@@ -75,8 +75,9 @@ class EvalGroup:
         self._run_name = run_name
         self._steps = steps
 
-    def __str__(self) -> str:
+    def begin(self) -> str:
+        """Return the name for an evaluation that is played now, and begin that group (see `TrainingSteps.begin`)."""
         return self._steps.begin(eval_group(self._run_name, self._steps.evaluated))
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return (str, (str(self),))
+        return (str, (self.begin(),))

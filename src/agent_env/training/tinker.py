@@ -88,7 +88,7 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
         settings = self.settings
         group = RunGroup(
             task=_process.bundle(settings.bundle).task(self.task_id),
-            name=str(self.group),
+            name=self.group if isinstance(self.group, str) else self.group.begin(),
             index=_process.run_index(settings.runs),
             slots=slots_for(f"{settings.runs}/{settings.run_name}", settings.max_concurrent_episodes),
             reward=settings.reward,
