@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -357,13 +356,17 @@ def block(self):
 
 async def test_a_blocking_tool_neither_stalls_the_loop_nor_holds_up_a_cancellation(open_store: OpenStore) -> None:
     """The loop turns while it runs, and an episode that is cancelled leaves its thread behind."""
-    body = "@tool(blocking=True)\ndef block(self):\n    '''Block.'''\n    time.sleep(1)"
-    async with open_store(body, "import time") as session:
-        began = time.monotonic()
+    body = (
+        "released = threading.Event()\nreturned = threading.Event()\n"
+        "@tool(blocking=True)\ndef block(self):\n    '''Block.'''\n    self.released.wait()\n    self.returned.set()\n"
+        "@tool\ndef release(self) -> bool:\n    '''Let it go on.'''\n"
+        "    was = self.returned.is_set()\n    self.released.set()\n    return was"
+    )
+    async with open_store(body, "import threading") as session:
         with anyio.move_on_after(0.05) as scope:
             await session.call("block", {})
         assert scope.cancelled_caught
-        assert time.monotonic() - began < 0.9
+        assert await session.call("release", {}) == ToolAnswer("false")
 
 
 HOOKS = """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
+import math
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -27,7 +28,7 @@ MakeTask = Callable[..., Task]
 
 SAY: Any = {"role": "assistant", "content": "There."}
 HOW = ("abandon", "leave", "cancel", "both")
-SLOW = {"slow": "import asyncio\nasync def score(episode):\n    await asyncio.sleep(30)\n    return 1\n"}
+SLOW = {"slow": "import asyncio\nasync def score(episode):\n    await asyncio.sleep(3600)\n    return 1\n"}
 
 
 @pytest.fixture(autouse=True)
@@ -98,10 +99,8 @@ async def test_an_episode_can_be_given_up_from_any_state(make_task: MakeTask, si
             if how == "cancel":
                 await anyio.sleep_forever()
 
-    began = time.perf_counter()
-    with anyio.move_on_after(0.1 if how == "cancel" else 5):
+    with anyio.move_on_after(0.1 if how == "cancel" else math.inf):
         await give_up()
-    assert time.perf_counter() - began < 2
     if other is not None:
         with pytest.raises(EpisodeStateError, match="the episode was abandoned, open another one"):
             await other
@@ -111,20 +110,27 @@ async def test_an_episode_can_be_given_up_from_any_state(make_task: MakeTask, si
         reward_of(sink.results[0])
 
 
-async def test_a_plain_verifier_is_not_waited_for(make_task: MakeTask, sink: Any) -> None:
+async def test_a_plain_verifier_is_not_waited_for(make_task: MakeTask, sink: Any, tmp_path: Path) -> None:
     """Its thread goes on until the function returns; the episode is given up without it."""
-    task = make_task(verifiers={"slow": "import time; time.sleep(1); return 1"})
+    go, done = tmp_path / "go", tmp_path / "done"
+    waiting = (
+        "import pathlib, time\n"
+        f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.01)\n"
+        f"pathlib.Path({str(done)!r}).touch()\nreturn 1"
+    )
+    task = make_task(verifiers={"slow": waiting})
     async with open_episode(task, sink=sink) as episode:
         turn = await episode.start()
         assert turn is not None
         ending = asyncio.create_task(turn.end(SAY))
         await until(lambda: bool(sink.of("turn_ended")))
         await asyncio.sleep(0.1)
-        began = time.perf_counter()
         await episode.abandon()
-        assert time.perf_counter() - began < 0.5
+        assert not done.exists()
         with pytest.raises(EpisodeStateError):
             await ending
+    go.touch()
+    await until(done.exists)
     assert [result.outcome for result in sink.results] == [Outcome.ABANDONED]
 
 
@@ -265,14 +271,12 @@ async def test_an_env_that_never_closes_is_left_and_logged(
     """Closing is bounded, so that one bundle's mistake does not stop a training run."""
     code = (
         "import asyncio\nfrom agent_env import Env, tool\nclass Counter(Env):\n"
-        "    async def close(self):\n        await asyncio.sleep(30)\n"
+        "    async def close(self):\n        await asyncio.sleep(3600)\n"
         "    @tool\n    def look(self) -> str:\n        '''Look.'''\n        return ''\n"
     )
-    began = time.perf_counter()
     async with open_episode(make_task(files={"envs/counter.py": code}), limits=Limits(close_s=0.05)) as episode:
         turn = await episode.start()
         assert turn is not None
-    assert time.perf_counter() - began < 2
     assert "closing took longer than 0.05 s" in caplog.text
 
 
