@@ -18,7 +18,7 @@ import pytest
 from agent_env.episode.sink import Event, EventKind, RunHeader
 from agent_env.outcome import CutReason, EpisodeResult, Failure, FailureKind, Outcome, Score
 from agent_env.runs import RunIndex, RunSink
-from agent_env.runs.explorer import build_app
+from agent_env.runs.explorer import build_app, charts
 
 TOOLS = [
     {"name": "read_prices", "description": "The day's prices, an hour each.", "parameters": {"properties": {}}},
@@ -264,3 +264,12 @@ async def test_numbers_that_are_none_are_refused(client: httpx.AsyncClient, path
 
 if __name__ == "__main__":
     fill(Path(sys.argv[1]))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(5e-18, "0.000"), (-5e-18, "0.000"), (0.0004, "0.0004"), (-0.5, "\N{MINUS SIGN}0.500"), (12345.6, "1.23e+04")],
+)
+def test_numbers_are_written_for_people(value: float, text: str) -> None:
+    """What is left of rounding is zero, what is small stays readable."""
+    assert charts.number(value) == text

@@ -87,10 +87,16 @@ def sparkline(points: Sequence[StepPoint]) -> Markup:
     ).format(width, height, label, _path(places), x, y)
 
 
+_NOISE = 1e-9
+"""What is nearer to zero comes from rounding, as in the standard error of equal rewards."""
+
+
 def number(value: float | None) -> str:
     """A reward or score for people: three decimals, fewer digits where it is large."""
     if value is None:
         return "\u2013"
+    if abs(value) < _NOISE:
+        value = 0.0
     if value != 0 and not 0.001 <= abs(value) < 1000:
         return f"{value:.3g}"
     text = f"{value:.3f}"
