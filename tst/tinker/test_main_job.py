@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent_env import RunIndex
+from agent_env.engine import ModelShape, build_model, start_engine
 from agent_env.errors import RunIndexError
 from agent_env.runs import RunState
 
@@ -79,7 +80,7 @@ def counts(runs: Path) -> dict[str, int]:
 
 def engines(runs: Path) -> list[str]:
     """The engines that serve a job of this runs folder."""
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
     return [line for line in listed if "agent_env.engine" in line and str(runs) in line]
 
 
@@ -135,6 +136,22 @@ def test_a_runs_folder_that_cannot_be_made_is_one_line(bundle: Path, tmp_path: P
     assert refused.returncode == 1
     assert "choose a runs folder that can be written" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_the_same_job_runs_on_a_server_that_is_named(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --base-url, --model and a key, every stage runs on that server, and no engine is started for it."""
+    model = build_model(tmp_path / "model", ["Plan the day."], shape=ModelShape(hidden=32, layers=1, heads=2))
+    runs = tmp_path / "runs"
+    with start_engine(model, state_dir=tmp_path / "server") as server:
+        monkeypatch.setenv("TINKER_API_KEY", server.api_key)
+        where = ("--base-url", server.base_url, "--model", server.model_name, "--renderer", "qwen3_disable_thinking")
+        done = subprocess.run(command(bundle, runs, *where), capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stderr
+        assert len(engines(tmp_path)) == 1
+    assert counts(runs) == EVERY_GROUP
+    assert not (runs / "jobs" / "small" / "model").exists()
 
 
 def test_a_job_is_not_continued_with_other_settings(bundle: Path, tmp_path: Path) -> None:
