@@ -80,7 +80,9 @@ def counts(runs: Path) -> dict[str, int]:
 
 def engines(runs: Path) -> list[str]:
     """The engines that serve a job of this runs folder."""
-    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return [line for line in listed if "agent_env.engine" in line and str(runs) in line]
 
 
@@ -152,6 +154,43 @@ def test_the_same_job_runs_on_a_server_that_is_named(
         assert len(engines(tmp_path)) == 1
     assert counts(runs) == EVERY_GROUP
     assert not (runs / "jobs" / "small" / "model").exists()
+
+
+def test_a_killed_engine_ends_the_job_with_an_error_and_not_a_hang(bundle: Path, tmp_path: Path) -> None:
+    """The SDK would ask an engine that is gone on and on; the job says so in a line and how to go on, and does."""
+    runs = tmp_path / "runs"
+    with _started(bundle, runs) as process:
+        _wait_for_group(process, runs, "small/held-out/0-untrained")
+        subprocess.run(["pkill", "-9", "-f", f"agent_env.engine.*{runs}"], check=True)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the embedded engine ended with code -9" in said
+    assert "the same command goes on" in said
+    assert "Traceback" not in said
+
+
+def test_a_server_that_is_not_there_is_said_at_once(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong address ends the job with a line that names it, not with the SDK's long wait."""
+    monkeypatch.setenv("TINKER_API_KEY", "tml-none")
+    where = ("--base-url", "http://127.0.0.1:9", "--model", "none/none", "--renderer", "qwen3_disable_thinking")
+    refused = subprocess.run(
+        command(bundle, tmp_path / "runs", *where), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert refused.returncode == 1
+    assert "http://127.0.0.1:9: no server answers there" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_renderer_that_cannot_write_tools_is_refused_before_training(bundle: Path, tmp_path: Path) -> None:
+    """The line names the renderer and one that can."""
+    recipe = bundle / "recipes" / "small.yaml"
+    recipe.write_text(recipe.read_text() + "renderer: role_colon\n")
+    refused = train(bundle, tmp_path / "runs")
+    assert refused.returncode == 1
+    assert "renderer_name='role_colon': it cannot write tools" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_a_job_is_not_continued_with_other_settings(bundle: Path, tmp_path: Path) -> None:

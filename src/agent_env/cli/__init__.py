@@ -75,8 +75,12 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as exc:
-        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            said = f"{exc.filename or 'disk'}: the disk is full: free some space and run the command again"
+        elif exc.filename is not None:  # a file or folder of the user's: ours are found or are bugs
+            said = f"{exc.filename}: {exc.strerror}"
+        else:
             raise
-        click.echo(f"{exc.filename or 'disk'}: the disk is full: free some space and run the command again", err=True)
+        click.echo(said, err=True)
         code = 1
     sys.exit(code or 0)

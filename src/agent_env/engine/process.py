@@ -48,6 +48,8 @@ class EngineHandle:
     pid: int
     log_path: Path
     """What it wrote to stdout and stderr."""
+    exit_code: Callable[[], int | None]
+    """Asked in the process that started it: None while it runs, else what it ended with; -9 is a kill."""
 
 
 @contextmanager
@@ -94,6 +96,7 @@ def start_engine(
                 model_name=str(model_dir.resolve()),
                 pid=process.pid,
                 log_path=log_path,
+                exit_code=process.poll,
             )
         finally:
             _end(process)

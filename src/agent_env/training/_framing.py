@@ -17,6 +17,8 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, TypeVar, cast
 
+from agent_env.bundle import Bundle
+from agent_env.errors import TrainingError
 from agent_env.training._cookbook import (
     EncodedTextChunk,
     Message,
@@ -30,7 +32,7 @@ from agent_env.training._cookbook import (
     get_tokenizer,
 )
 
-__all__ = ["Framing", "framing_of"]
+__all__ = ["Framing", "framing_for", "framing_of"]
 
 T = TypeVar("T")
 
@@ -55,6 +57,25 @@ def framing_of(renderer_name: str, model_name: str) -> Framing:
         logger.warning(
             "renderer %s: a conversation cannot be continued token for token; every message renders it whole",
             renderer_name,
+        )
+    return framing
+
+
+def framing_for(bundle: Bundle, renderer_name: str, model_name: str) -> Framing:
+    """The framing of the episodes of a bundle's played agent.
+
+    Raises:
+        TrainingError: When there is no such renderer, or the renderer cannot write the agent's tools.
+    """
+    try:
+        framing = framing_of(renderer_name, model_name)
+    except RendererError as exc:
+        raise TrainingError(f"renderer_name={renderer_name!r}: {exc}") from exc
+    played = bundle.agents[bundle.played]
+    if played.envs and not framing.writes_tools:
+        raise TrainingError(
+            f"renderer_name={renderer_name!r}: it cannot write tools, and agent '{played.name}' of bundle"
+            f" {bundle.name} has those of env '{played.envs[0]}'; take one that can, such as qwen3_disable_thinking"
         )
     return framing
 

@@ -13,7 +13,7 @@ from agent_env.errors import UsageError
 from agent_env.runs import RunIndex, RunState
 from agent_env.training._cookbook import get_tokenizer
 from agent_env.training._examples import examples_of
-from agent_env.training._framing import framing_of
+from agent_env.training._framing import framing_for
 from agent_env.training.sft import play_player
 
 __all__ = ["build_local_model", "is_built"]
@@ -31,6 +31,7 @@ async def build_local_model(
 
     Raises:
         UsageError: When the recipe has no warm start: a random model says nothing that a reward could pick out.
+        TrainingError: When there is no such renderer, or it cannot write the bundle's tools.
         EngineError: When the model's shape is impossible.
     """
     if recipe.sft is None:
@@ -43,7 +44,7 @@ async def build_local_model(
     with tempfile.TemporaryDirectory() as scratch:
         # The renderer needs a tokenizer to write with: one that has every byte and has learned nothing.
         plain = build_model(Path(scratch) / "plain", [], shape=ModelShape(hidden=8, layers=1, heads=1, kv_heads=1))
-        texts = list(_conversations(runs, player_group, renderer=recipe.renderer, model=str(plain)))
+        texts = list(_conversations(bundle, runs, player_group, renderer=recipe.renderer, model=str(plain)))
     local = recipe.model
     build_model(
         folder,
@@ -55,9 +56,9 @@ async def build_local_model(
     )
 
 
-def _conversations(runs: Path, group: str, *, renderer: str, model: str) -> Iterator[str]:
+def _conversations(bundle: Bundle, runs: Path, group: str, *, renderer: str, model: str) -> Iterator[str]:
     """The conversations of a group as the renderer writes them."""
-    framing, tokenizer = framing_of(renderer, model), get_tokenizer(model)
+    framing, tokenizer = framing_for(bundle, renderer, model), get_tokenizer(model)
     with RunIndex.open(runs, read_only=True) as index:
         for run in index.all_runs(group, state=RunState.COMPLETED):
             for example in examples_of(index.events(run.run_id), framing):

@@ -29,6 +29,7 @@ from agent_env.engine import EngineOptions, Training, start_engine
 from agent_env.errors import TrainingError, UsageError
 from agent_env.training._local_model import build_local_model, is_built
 from agent_env.training._process import close_run_indexes, run_index
+from agent_env.training._server import check_server, ending_with, explained
 from agent_env.training._stages import Endpoint, Stages, player_group
 from agent_env.training.progress import StageProgress
 from agent_env.training.results import HeldOut, paired_difference, results_table
@@ -88,7 +89,7 @@ async def run_main_job(settings: JobSettings, console: Console) -> JobResult:
         MissingExtraError: When tinker or torch is not installed. Without tinker-cookbook, importing this module raises it.
         UsageError: When another process does this job now, or it was begun with other settings.
         TrainingError: When the runs folder cannot be written, or a stage cannot be done.
-        EngineError: When the embedded engine cannot start.
+        EngineError: When the embedded engine cannot start, or ends before the job does.
     """
     started = time.monotonic()
     bundle = load_bundle(settings.bundle)
@@ -228,7 +229,11 @@ def _differing(begun: Any, wanted: Any, at: str = "") -> Iterator[str]:
 async def _open_endpoint(settings: JobSettings, bundle: Bundle) -> AsyncGenerator[Endpoint]:
     """The endpoint that the user named, or the embedded engine with the recipe's local model on it."""
     if settings.endpoint is not None:
-        yield settings.endpoint
+        base_url = settings.endpoint.base_url
+        if base_url is not None:
+            await check_server(base_url)
+        with explained(base_url or "Tinker"):
+            yield settings.endpoint
         return
     recipe, model = settings.recipe, settings.folder / "model"
     if not is_built(model):
@@ -244,8 +249,10 @@ async def _open_endpoint(settings: JobSettings, bundle: Bundle) -> AsyncGenerato
     with (
         start_engine(model, state_dir=settings.folder / "engine", options=options) as server,
         _environment({"TINKER_API_KEY": server.api_key, "TINKER_TELEMETRY": "0"}),
+        explained("the embedded engine"),
     ):
-        yield Endpoint(base_url=server.base_url, model=server.model_name, renderer=recipe.renderer)
+        async with ending_with(server):
+            yield Endpoint(base_url=server.base_url, model=server.model_name, renderer=recipe.renderer)
 
 
 @contextmanager

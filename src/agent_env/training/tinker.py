@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_env.bundle import Bundle, Task
+from agent_env.bundle import Task
 from agent_env.errors import TrainingError
 from agent_env.training import _process
 from agent_env.training._cookbook import (
     Env,
     EnvGroupBuilder,
-    RendererError,
     RLDataset,
     RLDatasetBuilder,
     Trajectory,
@@ -29,7 +28,7 @@ from agent_env.training._cookbook import (
     step_under_evaluation,
 )
 from agent_env.training._episodes import Rollout, RunGroup
-from agent_env.training._framing import Framing, framing_of
+from agent_env.training._framing import Framing, framing_for, framing_of
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings, ScoredWhenCut
 from agent_env.training._slots import slots_for
 from agent_env.training._steps import EvalGroup, TrainingSteps, train_group
@@ -261,7 +260,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
         if not tasks:
             raise TrainingError(f"split {split!r} of bundle {bundle.name} has no task to play")
         rule = resolve_reward(bundle, self.reward, tasks)
-        self._check_renderer(bundle)
+        framing_for(bundle, self.renderer_name, self.model_name_for_tokenizer)
         _process.run_index(Path(self.runs))
         settings = GroupSettings(
             bundle=bundle.root,
@@ -279,15 +278,3 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             max_concurrent_episodes=self.max_concurrent_episodes,
         )
         return settings, tasks
-
-    def _check_renderer(self, bundle: Bundle) -> None:
-        try:
-            framing = framing_of(self.renderer_name, self.model_name_for_tokenizer)
-        except RendererError as exc:
-            raise TrainingError(f"renderer_name={self.renderer_name!r}: {exc}") from exc
-        played = bundle.agents[bundle.played]
-        if played.envs and not framing.writes_tools:
-            raise TrainingError(
-                f"renderer_name={self.renderer_name!r}: it cannot write tools, and agent '{played.name}' of bundle"
-                f" {bundle.name} has those of env '{played.envs[0]}'; take one that can, such as qwen3_disable_thinking"
-            )
