@@ -47,7 +47,7 @@ class LocalModel(Shape):
     pretokenizer: Literal["qwen", "phrases"] = "phrases"
     """`qwen` splits as Qwen's tokenizer does; `phrases` splits only at words of the task, digits and line ends."""
     words: list[str] = Field(default_factory=list[str])
-    """With `phrases`, words that are tokens of their own whatever surrounds them."""
+    """With `phrases`, words that are cut out wherever they stand, also inside a longer one."""
     context: Positive = 4096
     """Tokens of the longest conversation."""
     training: Literal["lora", "full"] = "full"

@@ -74,7 +74,8 @@ def learn_tokenizer(
         texts: What to learn from; any bytes can be encoded afterwards, learned or not.
         vocabulary: Most tokens to have, special tokens and bytes included.
         pretokenizer: Where merges stop.
-        words: With `PHRASES`, words that stand alone whatever surrounds them.
+        words: With `PHRASES`, words that are cut out wherever they stand, also inside a longer one: with `charge` named,
+            `discharge` is `dis` and `charge`.
         context: Tokens of the longest sequence, for the tokenizer's own limit.
         out: An existing directory.
 
@@ -133,7 +134,7 @@ def _pretokenizer(tokenizers: Any, kind: Pretokenizer, words: Sequence[str]) -> 
         splits = [pre.Split(tokenizers.Regex(QWEN_PATTERN), behavior="isolated")]
     else:
         splits = [pre.Split(tokenizers.Regex(r"[0-9]|[\r\n]+"), behavior="isolated")]
-        # Longest first, so that a word that contains another one wins.
+        # Each split works on the pieces of the one before, so a word is also cut out of a longer one that is named.
         splits += [pre.Split(word, behavior="isolated") for word in sorted(set(words), key=lambda w: (-len(w), w))]
     return pre.Sequence([*splits, pre.ByteLevel(add_prefix_space=False, use_regex=False)])
 
