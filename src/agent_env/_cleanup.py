@@ -55,5 +55,5 @@ async def close_stack(stack: AsyncExitStack, *, grace_s: float, what: str) -> No
             await stack.aclose()
     except TimeoutError:
         logger.exception("%s: closing took longer than %s s", what, grace_s)
-    except Exception:
+    except Exception:  # raised here it would replace what the block is left with
         logger.exception("%s: closing raised", what)

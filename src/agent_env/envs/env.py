@@ -96,7 +96,7 @@ async def open_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSession]:
     async with open_universe(spec.universe) as state:
         try:
             env = env_class()
-        except Exception as exc:
+        except Exception as exc:  # the bundle's code: whatever it raises, the env is broken
             raise EnvBrokenError(f"env '{spec.name}' cannot be made: {_said(exc)}") from exc
         env.state, env.params, env.task_id = state, task.copy_params(), task.id
         try:
@@ -104,7 +104,7 @@ async def open_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSession]:
                 await _wait_for(env.start())
             except EnvBrokenError:
                 raise
-            except Exception as exc:
+            except Exception as exc:  # as above
                 raise EnvBrokenError(f"env '{spec.name}' cannot start: {_said(exc)}") from exc
             yield _PythonSession(env, tools)
         finally:
@@ -127,7 +127,7 @@ async def _close(env: Env, name: str) -> None:
     with anyio.move_on_after(_CLOSE_S, shield=True) as scope:
         try:
             await _wait_for(env.close())
-        except Exception:
+        except Exception:  # raised here it would replace what the block is left with
             logger.exception("env '%s': close raised", name)
     if scope.cancelled_caught:
         logger.error("env '%s': close took longer than %s s, left", name, _CLOSE_S)

@@ -280,7 +280,7 @@ class Core:
         )
         try:
             self.sink.ended(self.result)
-        except Exception as exc:
+        except Exception as exc:  # a sink of any kind: kept, and raised to whoever drives the episode
             if self.broken is None:
                 self.broken = exc
             else:

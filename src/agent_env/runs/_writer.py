@@ -194,7 +194,7 @@ class Writer:
             try:
                 if not self._turn(jobs):
                     return
-            except Exception as exc:
+            except Exception as exc:  # a bug of ours must reach who records, not die with the thread
                 logger.exception("the run index's writer stopped")
                 self._stop(jobs, RunIndexError(f"{self._file}: the run index's writer stopped: {exc!r}"))
                 return

@@ -222,5 +222,5 @@ class RunGroup:
         for rollout in list(self._open):
             try:
                 await rollout.abandon()
-            except Exception:
+            except Exception:  # raised in cleanup it would mask the rollout's own error
                 logger.exception("task '%s': giving a rollout up raised", self.task.id)

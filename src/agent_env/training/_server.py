@@ -70,7 +70,7 @@ async def ending_with(engine: EngineHandle) -> AsyncGenerator[None]:
         if ended and inside.uncancel() <= before:
             raise _ended(engine) from exc
         raise
-    except Exception as exc:
+    except Exception as exc:  # whatever the SDK made of a server that went
         if engine.exit_code() is not None:
             raise _ended(engine) from exc
         raise
