@@ -35,14 +35,14 @@ Rate = Annotated[float, Field(gt=0, lt=1)]
 class LocalModel(Shape):
     """The random model that the embedded engine trains, where no other model is named."""
 
-    hidden: Positive = 128
+    hidden: Positive = 256
     """Width of the residual stream."""
-    layers: Positive = 2
+    layers: Positive = 4
     heads: Positive = 4
     kv_heads: Positive = 2
-    intermediate: Positive = 384
+    intermediate: Positive = 768
     """Width of a feed-forward layer."""
-    vocabulary: Positive = 1024
+    vocabulary: Positive = 4096
     """Tokens that the tokenizer may learn, special tokens and single bytes included."""
     pretokenizer: Literal["qwen", "phrases"] = "phrases"
     """`qwen` splits as Qwen's tokenizer does; `phrases` splits only at words of the task, digits and line ends."""

@@ -24,17 +24,17 @@ class Pretokenizer(StrEnum):
 class ModelShape:
     """The size of a Qwen3-shaped model."""
 
-    hidden: int = 128
+    hidden: int = 256
     """Width of the residual stream."""
-    layers: int = 2
+    layers: int = 4
     """Transformer blocks."""
     heads: int = 4
     """Attention heads; the width of a head is `hidden // heads`."""
     kv_heads: int = 2
     """Key and value heads; a divisor of `heads`."""
-    intermediate: int = 384
+    intermediate: int = 768
     """Width of a feed-forward layer."""
-    vocabulary: int = 1024
+    vocabulary: int = 4096
     """Tokens that the tokenizer may learn, special tokens and the 256 bytes included; it may learn fewer."""
     context: int = 4096
     """Tokens of the longest sequence."""
