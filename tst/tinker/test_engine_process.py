@@ -216,6 +216,21 @@ def test_answers_samplers_and_runs_of_a_client_that_went_are_forgotten(model_dir
             assert "not known (any more)" in http.post("/get_info", json=info).text
 
 
+def test_a_client_may_say_that_it_is_done(engine: EngineHandle) -> None:
+    """Closing the SDK's client is accepted, once and again, and what it asks afterwards is refused with the reason."""
+    service = tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key)
+    service.create_sampling_client(base_model=engine.model_name)
+    service.close("success").result(timeout=20)
+    session = httpx.post(f"{engine.base_url}/api/v1/create_session", json={}).json()["session_id"]
+    finish = f"{engine.base_url}/api/v1/sessions/{session}/finish"
+    for _ in range(2):
+        assert httpx.post(finish, json={"reason": {"type": "success"}}).status_code == 200
+    refused = httpx.post(f"{engine.base_url}/api/v1/session_heartbeat", json={"session_id": session})
+    assert (refused.status_code, "make a new client" in refused.text) == (404, True)
+    elsewhere = httpx.post(f"{engine.base_url}/api/v1/sessions/none-1/finish", json={})
+    assert (elsewhere.status_code, "started anew" in elsewhere.text) == (404, True)
+
+
 def test_serve_as_a_module_says_where_it_is(model_dir: Path, tmp_path: Path) -> None:
     """One line of JSON on stdout once it answers; SIGTERM ends it."""
     command = [sys.executable, "-m", "agent_env.engine", "--model", str(model_dir), "--state-dir", str(tmp_path)]

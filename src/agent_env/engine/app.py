@@ -98,6 +98,11 @@ async def _evict(service: Service) -> None:
             logger.exception("expired checkpoints could not be deleted")
 
 
+async def _finish(request: Request) -> Reply:
+    _document(await _body(request))  # why it is done; nothing is made of it
+    return Reply.json(request.app.state.service.finish(request.path_params["session_id"]))
+
+
 def _routes() -> list[Route]:
     def post(path: str, handler: Callable[[Service, Mapping[str, Any]], Mapping[str, Any]]) -> Route:
         async def answer(request: Request) -> Reply:
@@ -120,6 +125,7 @@ def _routes() -> list[Route]:
         post("client/dynamic_config", lambda _service, _document: {"sample_cancel_enabled": True}),
         post("create_session", lambda service, _document: service.create_session()),
         post("session_heartbeat", Service.heartbeat),
+        Route("/api/v1/sessions/{session_id}/finish", _guarded(_finish), methods=["POST"]),
         post("create_sampling_session", lambda service, document: service.samples.create(document)),
         post("cancel_future", lambda service, document: service.samples.cancel(document)),
         post("telemetry", lambda _service, _document: {"status": "accepted"}),

@@ -55,6 +55,11 @@ class Service:
         self._sessions.of(document).seen = time.monotonic()
         return {}
 
+    def finish(self, session_id: str) -> dict[str, Any]:
+        """A client is done: what is kept for it goes with the next eviction."""
+        self._sessions.finish(session_id)
+        return {}
+
     def capabilities(self) -> dict[str, Any]:
         """What is served here."""
         model = {

@@ -59,6 +59,15 @@ class Sessions:
             raise self.gone("session", session_id)
         return session
 
+    def finish(self, session_id: str) -> None:
+        """Forget a client that has said it is done; what it asks after that is refused. Saying so again is no error.
+
+        Raises:
+            GoneError: When it is not a client of this process.
+        """
+        if self._by_id.pop(session_id, None) is None and not self.ours(session_id):
+            raise self.gone("session", session_id)
+
     def knows(self, session_id: str) -> bool:
         """Whether the client is known."""
         return session_id in self._by_id
