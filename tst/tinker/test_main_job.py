@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -131,6 +132,23 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(bundle: Path, tmp_path: Path
     assert engines(runs) == []
 
 
+def test_what_a_server_refuses_is_one_line(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that the SDK does not take ends the job with 1 and the SDK's own words, without its traceback."""
+    monkeypatch.setenv("TINKER_API_KEY", "odd")
+    model = build_model(tmp_path / "model", [], shape=ModelShape(hidden=8, layers=1, heads=1, kv_heads=1))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        options = ("--base-url", url, "--model", str(model), "--renderer", "qwen3_disable_thinking")
+        refused = subprocess.run(
+            command(bundle, tmp_path / "runs", *options), capture_output=True, text=True, timeout=90, check=False
+        )
+    assert refused.returncode == 1
+    assert f"{url}: The api_key must start with" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_a_runs_folder_that_cannot_be_made_is_one_line(bundle: Path, tmp_path: Path) -> None:
     """A file where a folder should be ends the job with 1 and says what to choose."""
     (tmp_path / "file").write_text("")
@@ -169,18 +187,27 @@ def test_a_killed_engine_ends_the_job_with_an_error_and_not_a_hang(bundle: Path,
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("http://127.0.0.1:9", 1, "http://127.0.0.1:9: no server answers there"),
+        ("127.0.0.1:9", 2, "--base-url 127.0.0.1:9: "),
+        ("gpu-box", 2, "write http://HOST:PORT"),
+    ],
+)
 def test_a_server_that_is_not_there_is_said_at_once(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, tmp_path: Path, url: str, code: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong address ends the job with a line that names it, not with the SDK's long wait."""
+    """A wrong address ends the job with a line that names it, before it has begun: it can go on with the right one."""
     monkeypatch.setenv("TINKER_API_KEY", "tml-none")
-    where = ("--base-url", "http://127.0.0.1:9", "--model", "none/none", "--renderer", "qwen3_disable_thinking")
+    where = ("--base-url", url, "--model", "none/none", "--renderer", "qwen3_disable_thinking")
     refused = subprocess.run(
         command(bundle, tmp_path / "runs", *where), capture_output=True, text=True, timeout=60, check=False
     )
-    assert refused.returncode == 1
-    assert "http://127.0.0.1:9: no server answers there" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    assert refused.returncode == code
+    assert says in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "runs" / "jobs").exists()
 
 
 def test_a_renderer_that_cannot_write_tools_is_refused_before_training(bundle: Path, tmp_path: Path) -> None:

@@ -93,6 +93,9 @@ async def run_main_job(settings: JobSettings, console: Console) -> JobResult:
     """
     started = time.monotonic()
     bundle = load_bundle(settings.bundle)
+    if settings.endpoint is not None and settings.endpoint.base_url is not None:
+        # Before the job is begun: with a base URL that was wrong it could not go on with the right one.
+        await check_server(settings.endpoint.base_url)
     with _only_one(settings.folder), _closing_run_indexes():
         index = run_index(settings.runs)
         _begin(settings)
@@ -229,10 +232,7 @@ def _differing(begun: Any, wanted: Any, at: str = "") -> Iterator[str]:
 async def _open_endpoint(settings: JobSettings, bundle: Bundle) -> AsyncGenerator[Endpoint]:
     """The endpoint that the user named, or the embedded engine with the recipe's local model on it."""
     if settings.endpoint is not None:
-        base_url = settings.endpoint.base_url
-        if base_url is not None:
-            await check_server(base_url)
-        with explained(base_url or "Tinker"):
+        with explained(settings.endpoint.base_url or "Tinker"):
             yield settings.endpoint
         return
     recipe, model = settings.recipe, settings.folder / "model"
