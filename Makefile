@@ -16,7 +16,7 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 demo: $(TINKER)/.installed  ## train a small model on GridSim, here, with no key and no GPU
-	$(TBIN)/agent-env train bundles/gridsim --runs .demo/runs
+	$(TBIN)/agent-env train bundles/gridsim --local --runs .demo/runs
 
 test: $(VENV)/.wheel  ## the unit tier, against the built wheel
 	$(BIN)/python -m pytest

@@ -159,3 +159,22 @@ def test_importing_the_engine_imports_no_torch() -> None:
     """The command line and the training module import it at once."""
     code = "import sys, agent_env.engine; print([m for m in ('torch', 'transformers', 'tinker') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_model_that_cannot_be_written_is_said_in_a_line(tmp_path: Path) -> None:
+    """As on a full disk; here a limit on a file's size stands in for it. Nothing half made is left."""
+    code = (
+        "import pathlib, resource, sys\n"
+        "from agent_env.engine import build_model\n"
+        "from agent_env.errors import EngineError\n"
+        "import torch, safetensors.torch\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n"
+        "try:\n    build_model(pathlib.Path(sys.argv[1]), ['a text'])\n"
+        "except EngineError as exc:\n    print(exc)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model")], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "the model cannot be written" in done.stdout
+    assert "free some space there" in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -323,7 +323,7 @@ BROKEN: list[Broken] = [
     Broken(
         "no task",
         {"tasks/a.yaml": None, "tasks/b.jsonl": None, "evals/test.yaml": None},
-        ["bundle.yaml:1: the bundle has no task, add one under tasks/"],
+        ["bundle.yaml:1: the bundle has no task, add a .yaml or .jsonl file under tasks/"],
     ),
     Broken(
         "task key",

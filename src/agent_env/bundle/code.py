@@ -59,7 +59,13 @@ class PythonRef:
         try:
             return getattr(module, self.name)
         except AttributeError:
-            own = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+            own = [
+                name
+                for name, value in vars(module).items()
+                if callable(value)
+                and not name.startswith("_")
+                and getattr(value, "__module__", None) == module.__name__
+            ]
             path, line = self.written_at
             what = f"{self.path.as_posix()} has no '{self.name}'"
             fix = names_or_closest(self.name, own) if own else f"define {self.name} in it"

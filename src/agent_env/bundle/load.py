@@ -154,7 +154,9 @@ class _Reader:
             if built is not None:
                 known[built.id] = built
         if not tasks and not self._broken and not self._unread:
-            self._problems.append(document.problem((), "the bundle has no task", "add one under tasks/"))
+            self._problems.append(
+                document.problem((), "the bundle has no task", "add a .yaml or .jsonl file under tasks/")
+            )
         selected.update(self._select(evals, known))
 
     def _walk(self, folder: str) -> Iterator[Path]:

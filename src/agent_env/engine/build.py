@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def build_model(
         `out_dir`.
 
     Raises:
-        EngineError: When the shape or the vocabulary is impossible, or `out_dir` is there and is no model's directory.
+        EngineError: When the shape or the vocabulary is impossible, the model cannot be written, or `out_dir` is there
+            and is no model's directory.
         MissingExtraError: When torch, transformers or tokenizers is not installed.
     """
     if out_dir.exists() and not (out_dir / "config.json").exists() and any(out_dir.iterdir()):
@@ -128,4 +130,7 @@ def _write_weights(out: Path, shape: ModelShape, *, rows: int, seed: int) -> Non
         weights |= {f"model.layers.{layer}.{name}.weight": tensor for name, tensor in parts.items()}
     weights["model.norm.weight"] = torch.ones(shape.hidden)
     weights["lm_head.weight"] = matrix(rows, shape.hidden)
-    safetensors.save_file(weights, str(out / "model.safetensors"), metadata={"format": "pt"})
+    try:
+        safetensors.save_file(weights, str(out / "model.safetensors"), metadata={"format": "pt"})
+    except import_module("safetensors").SafetensorError as exc:  # a full disk is no OSError here
+        raise EngineError(f"{out.parent.parent}: the model cannot be written ({exc}); free some space there") from exc

@@ -115,9 +115,18 @@ async def _say(player: Player, episode: Episode, turn: Turn) -> Message:
 
 
 async def _call(turn: Turn, call: ToolCall) -> ToolAnswer:
-    name, raw, call_id = call["name"], call["arguments"], call.get("id")
+    name, raw, call_id = _parts(call)
     try:
         arguments = parse_arguments(raw)
     except ToolError as exc:
         return turn.refuse(name, str(exc), raw=raw, call_id=call_id)
     return await turn.call(name, arguments, call_id=call_id, raw=raw)
+
+
+def _parts(call: object) -> tuple[str, str, str | None]:
+    if isinstance(call, Mapping):
+        said = cast("Mapping[str, Any]", call)
+        name, raw = said.get("name"), said.get("arguments")
+        if isinstance(name, str) and isinstance(raw, str):
+            return name, raw, said.get("id")
+    raise UsageError(f'the player said the call {call!r}, write {{"name": ..., "arguments": JSON text}}')
