@@ -232,6 +232,17 @@ def test_a_job_is_not_continued_with_other_settings(bundle: Path, tmp_path: Path
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
+def test_a_job_whose_settings_are_lost_is_not_continued(bundle: Path, tmp_path: Path) -> None:
+    """An empty `job.json`, as a power cut may leave it, ends the job with 1 and says what to do."""
+    folder = tmp_path / "runs" / "jobs" / "small"
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text("")
+    refused = train(bundle, tmp_path / "runs")
+    assert refused.returncode == 1
+    assert "remove that folder to begin again" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
 def test_what_a_trainer_refuses_is_one_line(bundle: Path, tmp_path: Path) -> None:
     """An error of ours that passes through the cookbook's trainer ends the job with 1 and its own message."""
     recipe = bundle / "recipes" / "small.yaml"

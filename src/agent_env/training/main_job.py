@@ -210,7 +210,13 @@ def _begin(settings: JobSettings) -> None:
         partial.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
         partial.replace(path)
         return
-    begun = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        begun = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:  # a disk that lost power, or an edit
+        raise TrainingError(
+            f"{path}: this does not say what the job was begun with; "
+            "give this one another --name, or remove that folder to begin again"
+        ) from exc
     if begun != wanted:
         differs = ", ".join(_differing(begun, wanted))
         raise UsageError(
