@@ -179,6 +179,11 @@ BROKEN: list[Broken] = [
         ["bundle.yaml:3: envs/store.py has no 'Stroe', did you mean 'Store'?"],
     ),
     Broken(
+        "env class by another name",
+        {"bundle.yaml": HEADER.replace(":Store", ":Kiosk")},
+        ["bundle.yaml:3: envs/store.py has no 'Kiosk', write one of Store"],
+    ),
+    Broken(
         "env file missing",
         {"bundle.yaml": HEADER.replace("store.py", "stor.py")},
         ["bundle.yaml:3: there is no file 'envs/stor.py', did you mean 'envs/store.py'?"],

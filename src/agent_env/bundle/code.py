@@ -59,17 +59,16 @@ class PythonRef:
         try:
             return getattr(module, self.name)
         except AttributeError:
-            own = [
-                name
-                for name, value in vars(module).items()
-                if callable(value)
-                and not name.startswith("_")
-                and getattr(value, "__module__", None) == module.__name__
-            ]
+            own = [name for name, value in vars(module).items() if not name.startswith("_") and self._is_own(value)]
             path, line = self.written_at
             what = f"{self.path.as_posix()} has no '{self.name}'"
             fix = names_or_closest(self.name, own) if own else f"define {self.name} in it"
             raise BundleError([Problem(path=path, line=line, what=what, fix=fix)]) from None
+
+    def _is_own(self, value: object) -> bool:
+        """Whether the bundle defines it, rather than what the bundle imports."""
+        module = getattr(value, "__module__", None)
+        return callable(value) and isinstance(module, str) and module.startswith(f"{_package(self.root)}.")
 
     def _import_error(self, exc: BaseException) -> BundleError:
         path, line = self.path, 1

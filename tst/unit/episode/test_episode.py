@@ -372,6 +372,21 @@ async def test_what_a_player_raises_comes_out(make_task: MakeTask, sink: Any) ->
     assert [result.outcome for result in sink.results] == [Outcome.ABANDONED]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [{"name": "add", "arguments": {"by": 1}}, {"function": {"name": "add", "arguments": "{}"}}, "add"],
+    ids=["arguments that are no text", "another shape", "no mapping"],
+)
+async def test_a_players_call_in_another_shape_says_which_to_write(make_task: MakeTask, call: Any) -> None:
+    """It is the player's bug, so it is raised, and it says what a call looks like."""
+
+    def player(turn: PlayerTurn) -> Any:
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+    with pytest.raises(UsageError, match=r'write \{"name": ..., "arguments": JSON text\}'):
+        await play(make_task(), player)
+
+
 async def _misuse(what: str, episode: Episode, turn: Turn) -> None:
     match what:
         case "start twice":
