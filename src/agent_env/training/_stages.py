@@ -59,31 +59,22 @@ def player_group(run_name: str, player: str) -> str:
     return f"{run_name}/player/{player}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
     """The stages of one job, on one endpoint and one run index."""
 
-    def __init__(
-        self,
-        *,
-        bundle: Bundle,
-        recipe: Recipe,
-        seed: int,
-        run_name: str,
-        folder: Path,
-        runs: Path,
-        endpoint: Endpoint,
-        index: RunIndex,
-        progress: StageProgress,
-    ) -> None:
-        self.bundle = bundle
-        self.recipe = recipe
-        self.seed = seed
-        self.run_name = run_name
-        self.folder = folder
-        self.runs = runs
-        self.endpoint = endpoint
-        self.index = index
-        self.progress = progress
+    bundle: Bundle
+    recipe: Recipe
+    seed: int
+    run_name: str
+    folder: Path
+    """The job's own: checkpoints and logs."""
+    runs: Path
+    """The runs folder."""
+    endpoint: Endpoint
+    index: RunIndex
+    """Of `runs`."""
+    progress: StageProgress
 
     async def player_runs(self, player: str, split: str, *, group: str, title: str) -> HeldOut:
         """Play a player of the bundle over a split, once a task, and file the runs."""
