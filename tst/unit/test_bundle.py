@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_env.bundle import (
+    AddSkills,
     DeployAgent,
     DeployEnv,
     Prompt,
@@ -73,6 +74,36 @@ steps:
     assert [step.id for step in steps if not step.fail_task_on_error] == ["prepare"]
     assert isinstance(steps[2], RunPython)
     assert str(steps[2].target) == "verifiers/sold.py:score"
+
+
+def test_skills_are_given_to_the_played_agent(small_bundle: dict[str, str], write_bundle: WriteBundle) -> None:
+    """An `add_skills` step names folders under `skills/`, each once."""
+    task = """\
+id: a
+steps:
+  - deploy_env: store
+  - deploy_agent: clerk
+  - add_skills: [refunds, returns, refunds]
+  - prompt: Sell.
+  - verify: {python: verifiers/sold.py}
+"""
+    skills = {f"skills/{name}/SKILL.md": "How it is done.\n" for name in ("refunds", "returns")}
+    root = write_bundle({**small_bundle, **skills, "tasks/a.yaml": task})
+    assert validate_bundle(root) == []
+    step = load_bundle(root).task("a").steps[2]
+    assert isinstance(step, AddSkills)
+    assert (step.id, step.agent, step.skills) == ("add_skills", "clerk", ("refunds", "returns"))
+
+
+def test_a_task_may_prompt_another_agent_than_the_played_one(
+    small_bundle: dict[str, str], write_bundle: WriteBundle
+) -> None:
+    """It can be played by hand, and a trainer leaves it out."""
+    agents = "agents:\n  clerk: {}\n  boss: {envs: []}\nplayed: clerk\n"
+    task = "id: a\nsteps:\n- deploy_agent: boss\n- prompt: {agent: boss, text: Go.}\n- verify: {python: verifiers/sold.py}\n"
+    header = small_bundle["bundle.yaml"].split("agents:")[0] + agents
+    root = write_bundle({**small_bundle, "bundle.yaml": header, "tasks/a.yaml": task})
+    assert validate_bundle(root) == []
 
 
 def test_task_defaults_are_for_what_a_short_task_does_not_say(

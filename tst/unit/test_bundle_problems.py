@@ -583,7 +583,7 @@ BROKEN: list[Broken] = [
     Broken(
         "no prompt step",
         steps("deploy_env: store", "deploy_agent: clerk", VERIFY),
-        ["tasks/a.yaml:2: task 'a' never prompts 'clerk', the played agent, add a step prompt: ..."],
+        ["tasks/a.yaml:2: task 'a' never prompts an agent, add a step prompt: ..."],
     ),
     Broken(
         "no verify step",
@@ -591,9 +591,36 @@ BROKEN: list[Broken] = [
         ["tasks/a.yaml:1: task 'a' has no verify step, add verify: {python: verifiers/file.py}"],
     ),
     Broken(
-        "add skills",
+        "add skills, none there",
         steps("deploy_env: store", "deploy_agent: clerk", "add_skills: [x]", "prompt: x", VERIFY),
-        ["tasks/a.yaml:5: 'add_skills' steps are not playable yet, remove the step"],
+        ["tasks/a.yaml:5: there is no skill 'x', add skills/x/SKILL.md"],
+    ),
+    Broken(
+        "add skills, another name",
+        {
+            **steps("deploy_env: store", "deploy_agent: clerk", "add_skills: [refund]", "prompt: x", VERIFY),
+            "skills/refunds/SKILL.md": "Give it back.\n",
+            "skills/empty/notes.md": "No skill.\n",
+        },
+        ["tasks/a.yaml:5: there is no skill 'refund', did you mean 'refunds'?"],
+    ),
+    Broken(
+        "add skills, a path",
+        steps("deploy_env: store", "deploy_agent: clerk", "add_skills: [skills/refunds]", "prompt: x", VERIFY),
+        ["tasks/a.yaml:5: 'skills/refunds' is no skill's name, write the name of a folder under skills/"],
+    ),
+    Broken(
+        "add skills before agent",
+        {
+            **steps("deploy_env: store", "add_skills: [refunds]", "deploy_agent: clerk", "prompt: x", VERIFY),
+            "skills/refunds/SKILL.md": "Give it back.\n",
+        },
+        ["tasks/a.yaml:4: agent 'clerk' is given skills before it is deployed, add a step deploy_agent: clerk above"],
+    ),
+    Broken(
+        "add no skills",
+        steps("deploy_env: store", "deploy_agent: clerk", "add_skills: []", "prompt: x", VERIFY),
+        ["tasks/a.yaml:5: 'add_skills' is empty, write at least one"],
     ),
     Broken(
         "prompt agent unknown",

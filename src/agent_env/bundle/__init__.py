@@ -9,11 +9,23 @@ from agent_env.bundle.code import PythonRef
 from agent_env.bundle.env_check import ChecksItself, CodeProblem, EnvCheck
 from agent_env.bundle.json_schemas import json_schemas
 from agent_env.bundle.load import load_bundle
-from agent_env.bundle.task import DeployAgent, DeployEnv, GoldCall, GoldTurn, Prompt, RunPython, Step, Task, Verify
+from agent_env.bundle.task import (
+    AddSkills,
+    DeployAgent,
+    DeployEnv,
+    GoldCall,
+    GoldTurn,
+    Prompt,
+    RunPython,
+    Step,
+    Task,
+    Verify,
+)
 from agent_env.bundle.text import TextSource
 from agent_env.bundle.validate import validate_bundle
 
 __all__ = [
+    "AddSkills",
     "AgentKind",
     "AgentSpec",
     "Bundle",

@@ -1,9 +1,11 @@
-"""What the values of a bundle file refer to: texts, Python names, universes."""
+"""What the values of a bundle file refer to: texts, Python names, skills, universes."""
 
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
+from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.bundle import UniverseKind, UniverseSpec
 from agent_env.bundle.code import PythonRef, parse_python
 from agent_env.bundle.document import Document, Loc, read_text
@@ -74,6 +76,24 @@ class References:
         except MisfitError as exc:
             self._problems.append(document.problem(loc, exc.what, exc.fix))
             return None
+
+    def skill(self, written: str, document: Document, loc: Loc) -> str | None:
+        """Return the name of a skill whose folder has its SKILL.md."""
+        if not written.strip() or written != PurePosixPath(written).name or written in (".", ".."):
+            what = f"'{written}' is no skill's name"
+            self._problems.append(document.problem(loc, what, "write the name of a folder under skills/"))
+            return None
+        try:
+            self._files.find(f"skills/{written}/SKILL.md")
+        except MisfitError as exc:
+            what, fix = exc.what, exc.fix
+            folders = [file.parent.name for file in sorted(self._files.root.glob("skills/*/SKILL.md"))]
+            if written not in folders:  # else it leads out of the bundle, say
+                what = f"there is no skill '{written}'"
+                fix = names_or_closest(written, folders) if folders else f"add skills/{written}/SKILL.md"
+            self._problems.append(document.problem(loc, what, fix))
+            return None
+        return written
 
     def universe(self, written: str | None, document: Document, loc: Loc) -> UniverseSpec | None:
         """Return the universe at a path."""

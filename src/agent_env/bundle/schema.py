@@ -206,10 +206,10 @@ class VerifyStep(StepFile):
 
 
 class AddSkillsStep(StepFile):
-    """Give an agent skills. Known to the schema, not played yet."""
+    """Give the played agent skills, for the prompts that follow. It is deployed before."""
 
-    add_skills: list[str]
-    """The skills' folders."""
+    add_skills: Annotated[list[str], Field(min_length=1)]
+    """The skills by the names of their folders: `refunds` is `skills/refunds`, which has a SKILL.md."""
 
 
 STEP_KINDS = ("deploy_env", "deploy_agent", "prompt", "run", "verify", "add_skills")

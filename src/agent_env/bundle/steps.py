@@ -24,7 +24,7 @@ from agent_env.bundle.schema import (
     TaskDefaultsFile,
     VerifyFile,
 )
-from agent_env.bundle.task import DeployAgent, DeployEnv, Prompt, RunPython, Step, Verify
+from agent_env.bundle.task import AddSkills, DeployAgent, DeployEnv, Prompt, RunPython, Step, Verify
 from agent_env.errors import Problem
 
 __all__ = ["BuiltStep", "Steps"]
@@ -139,9 +139,7 @@ class Steps:
                     return None
                 return RunPython(id="run", timeout_s=timeout_s, fail_task_on_error=fail, target=target)
             case AddSkillsStep():
-                what = "'add_skills' steps are not playable yet"
-                self._problems.append(document.problem((*loc, "add_skills"), what, "remove the step"))
-                return None
+                return self._add_skills(written, document, (*loc, "add_skills"), fail=fail)
             case _:
                 return self._verify(written, written.verify.python, document, (*loc, "verify"), fail=fail)
 
@@ -158,6 +156,19 @@ class Steps:
             fail_task_on_error=fail,
             agent=agent or self._played,
             text=source,
+        )
+
+    def _add_skills(self, written: AddSkillsStep, document: Document, loc: Loc, *, fail: bool) -> AddSkills | None:
+        found = [self._references.skill(name, document, (*loc, at)) for at, name in enumerate(written.add_skills)]
+        skills = tuple(name for name in found if name is not None)
+        if len(skills) < len(found):
+            return None
+        return AddSkills(
+            id="add_skills",
+            timeout_s=written.timeout_s,
+            fail_task_on_error=fail,
+            agent=self._played,
+            skills=tuple(dict.fromkeys(skills)),
         )
 
     def _verify(
@@ -209,16 +220,21 @@ class Steps:
                         if env not in envs:
                             what = f"agent '{agent}' works in env '{env}', which is not deployed before it"
                             self._problems.append(item.problem(what, f"add a step deploy_env: {env} above"))
+                case AddSkills(agent=agent):
+                    self._deployed(agent, agents, item, "given skills")
                 case Prompt(agent=agent):
-                    if agent not in agents:
-                        what = f"agent '{agent}' is prompted before it is deployed"
-                        self._problems.append(item.problem(what, f"add a step deploy_agent: {agent} above"))
+                    self._deployed(agent, agents, item, "prompted")
                     prompted.add(agent)
                 case _:
                     pass
-        if self._played not in prompted:
-            what = f"task '{task_id}' never prompts '{self._played}', the played agent"
+        if not prompted:
+            what = f"task '{task_id}' never prompts an agent"
             self._problems.append(document.problem(("steps",), what, "add a step prompt: ..."))
+
+    def _deployed(self, agent: str, agents: set[str], item: BuiltStep, doing: str) -> None:
+        if agent not in agents:
+            what = f"agent '{agent}' is {doing} before it is deployed"
+            self._problems.append(item.problem(what, f"add a step deploy_agent: {agent} above"))
 
     def _once(self, what: str, name: str, deployed: set[str], item: BuiltStep) -> None:
         if name in deployed:

@@ -14,7 +14,18 @@ from agent_env.bundle.text import TextSource
 if TYPE_CHECKING:
     from agent_env.bundle.bundle import Bundle
 
-__all__ = ["DeployAgent", "DeployEnv", "GoldCall", "GoldTurn", "Prompt", "RunPython", "Step", "Task", "Verify"]
+__all__ = [
+    "AddSkills",
+    "DeployAgent",
+    "DeployEnv",
+    "GoldCall",
+    "GoldTurn",
+    "Prompt",
+    "RunPython",
+    "Step",
+    "Task",
+    "Verify",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +55,16 @@ class DeployAgent(_Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddSkills(_Step):
+    """Give an agent skills, for the prompts that follow."""
+
+    agent: str
+    """Its name in `Bundle.agents`."""
+    skills: tuple[str, ...]
+    """Folders under `skills/` of the bundle, each with a SKILL.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt(_Step):
     """Ask an agent something: a turn."""
 
@@ -66,7 +87,7 @@ class Verify(_Step):
     target: PythonRef
 
 
-Step = DeployEnv | DeployAgent | Prompt | RunPython | Verify
+Step = DeployEnv | DeployAgent | AddSkills | Prompt | RunPython | Verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

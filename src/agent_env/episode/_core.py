@@ -52,15 +52,18 @@ class Agent:
     tools: tuple[ToolSpec, ...]
     routes: Mapping[str, EnvSession]
     """Which env has which tool."""
+    skills: tuple[str, ...] = ()
+    """What it was given so far, by name."""
 
 
 class TurnState:
     """A turn's state. `closed` makes the error for whoever uses it after its end; it gets what they did."""
 
-    __slots__ = ("agent", "closed", "index", "over", "prompt", "said")
+    __slots__ = ("agent", "closed", "index", "over", "prompt", "said", "step")
 
-    def __init__(self, index: int, agent: Agent, prompt: str) -> None:
+    def __init__(self, index: int, agent: Agent, prompt: str, step: str) -> None:
         self.index = index
+        self.step = step
         self.agent = agent
         self.prompt = prompt
         self.closed: Callable[[str], EpisodeError] | None = None

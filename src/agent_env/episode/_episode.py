@@ -213,6 +213,11 @@ class Turn:
         return self._state.index
 
     @property
+    def step(self) -> str:
+        """The id of the step that prompts."""
+        return self._state.step
+
+    @property
     def agent(self) -> str:
         """Who is prompted, by the name in the bundle."""
         return self._state.agent.name
@@ -231,6 +236,11 @@ class Turn:
     def tools(self) -> tuple[ToolSpec, ...]:
         """The agent's tools."""
         return self._state.agent.tools
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        """The skills that the agent has been given so far, by the names of their folders under `skills/`."""
+        return self._state.agent.skills
 
     @property
     def is_open(self) -> bool:

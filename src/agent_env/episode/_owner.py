@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from time import perf_counter
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from anyio import CancelScope
 
 from agent_env._cleanup import close_stack
 from agent_env.bundle import (
+    AddSkills,
     DeployAgent,
     DeployEnv,
     Prompt,
@@ -39,6 +41,7 @@ T = TypeVar("T")
 _KINDS: dict[type[Step], str] = {
     DeployEnv: "deploy_env",
     DeployAgent: "deploy_agent",
+    AddSkills: "add_skills",
     Prompt: "prompt",
     RunPython: "run",
     Verify: "verify",
@@ -104,6 +107,8 @@ class _Steps:
                 await self._deploy_env(step)
             case DeployAgent():
                 self._deploy_agent(step)
+            case AddSkills():
+                self._add_skills(step)
             case Prompt():
                 await self._prompt(step)
             case RunPython():
@@ -164,6 +169,13 @@ class _Steps:
         system_prompt = "" if spec.system_prompt is None else self._text(spec.system_prompt)
         self._agents[step.agent] = Agent(step.agent, system_prompt, tuple(tools), routes)
 
+    def _add_skills(self, step: AddSkills) -> None:
+        agent = self._agents.get(step.agent)
+        if agent is None:
+            message = f"agent '{step.agent}' was not deployed, so it cannot be given skills"
+            raise StepFailedError(FailureKind.PROMPT, message)
+        self._agents[step.agent] = replace(agent, skills=tuple(dict.fromkeys((*agent.skills, *step.skills))))
+
     def _text(self, source: TextSource) -> str:
         task = self._core.task
         try:
@@ -179,7 +191,7 @@ class _Steps:
             raise StepFailedError(FailureKind.PROMPT, message)
         prompt = self._text(step.text)
         self._log.turn_started(agent.name, agent.system_prompt, prompt, agent.tools)
-        turn = TurnState(self._log.turns - 1, agent, prompt)
+        turn = TurnState(self._log.turns - 1, agent, prompt, step.id)
         self._core.open_turn(turn)
         try:
             await _within(self._serve(turn), step.timeout_s, f"turn {turn.index}")

@@ -146,6 +146,29 @@ async def test_turns_may_differ(make_task: MakeTask, deploy: Steps) -> None:
     assert [role for role, _ in roles] == ["system", "user", "assistant"] * 3
 
 
+async def test_a_turn_says_which_skills_its_agent_has(make_task: MakeTask, deploy: Steps) -> None:
+    """Those it was given before the prompt, in the order they came, each once."""
+    steps = [
+        *deploy,
+        *(
+            {"prompt": "A"},
+            {"add_skills": ["sums"]},
+            {"prompt": "B"},
+            {"add_skills": ["tables", "sums"]},
+            {"prompt": "C"},
+        ),
+        _counted(),
+    ]
+    task = make_task(steps, files={f"skills/{name}/SKILL.md": "Count." for name in ("sums", "tables")})
+    async with open_episode(task) as episode:
+        turn, skills = await episode.start(), []
+        while turn is not None:
+            skills.append(turn.skills)
+            turn = await turn.end(SAY)
+        assert (await episode.result()).outcome is Outcome.COMPLETED
+    assert skills == [(), ("sums",), ("sums", "tables")]
+
+
 async def test_steps_between_turns_change_the_state(make_task: MakeTask, deploy: Steps) -> None:
     """A `run` step sees the episode as a verifier does, and what it changes stays changed."""
     task = make_task(
