@@ -8,7 +8,7 @@ import sqlite3
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +234,66 @@ def test_a_replayed_step_is_filed_once(index: RunIndex) -> None:
     group = index.group("g/train/step-0001")
     assert (group.runs, group.reward_mean) == (1, 1.0)
     assert [run.run_id for run in index.all_runs("g/train/step-0001")] == [again.run_id]
+
+
+def test_a_group_that_is_begun_has_only_what_is_opened_after(index: RunIndex) -> None:
+    """What was filed before goes, written or not; what comes after stays, also when another process writes it first."""
+    _played(index, "g/train/step-0001", 0.0)
+    index.flush()
+    _played(index, "g/train/step-0001", 0.0)
+    _played(index, "g/train/step-0002", 0.0)
+    file = next(index.folder.glob("*.sqlite*"))
+    with sqlite3.connect(file, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")  # whoever waited for the disk would never come back
+        index.begin_group("g/train/step-0001")
+        mine = _played(index, "g/train/step-0001", 1.0)
+        other.execute("ROLLBACK")
+        with RunIndex.open(index.folder) as worker:
+            theirs = _played(worker, "g/train/step-0001", 1.0)
+    other.close()
+    index.flush()
+    assert {run.run_id for run in index.all_runs("g/train/step-0001")} == {mine.run_id, theirs.run_id}
+    assert index.group("g/train/step-0001").reward_mean == 1.0
+    assert index.group("g/train/step-0002").runs == 1
+
+
+def test_a_run_that_is_under_way_when_its_group_is_begun_is_dropped(index: RunIndex) -> None:
+    """It belongs to the play before."""
+    before = index.run("g")
+    _open(before)
+    index.begin_group("g")
+    after = _played(index, "g", 1.0)
+    _say(before, "too late")
+    _end(before)
+    index.flush()
+    assert [run.run_id for run in index.all_runs("g")] == [after.run_id]
+
+
+def test_beginning_a_group_is_tried_again_until_the_disk_takes_it(index: RunIndex) -> None:
+    """Meanwhile what is recorded raises, and is kept."""
+    _played(index, "g", 0.0)
+    index.flush()
+    other = sqlite3.connect(next(index.folder.glob("*.sqlite*")), isolation_level=None)
+    other.execute("CREATE TRIGGER refuses BEFORE DELETE ON runs BEGIN SELECT RAISE(ABORT, 'not now'); END")
+    index.begin_group("g")
+    with pytest.raises(RunIndexError, match="not now"):
+        index.flush()
+    sink = index.run("g")
+    with pytest.raises(RunIndexError, match="not now"):
+        _open(sink)
+    other.execute("DROP TRIGGER refuses")
+    other.close()
+    while _is_refused(index.flush):
+        time.sleep(0.01)
+    assert [run.run_id for run in index.all_runs("g")] == [sink.run_id]
+
+
+def _is_refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except RunIndexError:
+        return True
+    return False
 
 
 def test_a_run_whose_group_is_deleted_under_way_is_dropped(index: RunIndex) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -122,8 +123,13 @@ def close_writer(conn: sqlite3.Connection, writer_key: int) -> None:
     conn.execute("UPDATE writers SET closed_at_s = last_write_at_s WHERE key = ?", (writer_key,))
 
 
-def delete_some_runs(conn: sqlite3.Connection, group: str) -> int:
+def delete_some_runs(conn: sqlite3.Connection, group: str, *, opened_before_s: float = math.inf) -> int:
     """Delete some runs of `group` and of the groups below it, and the groups that have none left.
+
+    Args:
+        conn: The connection to write on.
+        group: The group's name.
+        opened_before_s: Only runs that were opened before this time.
 
     Returns:
         How many runs; 0 when none was left.
@@ -136,8 +142,8 @@ def delete_some_runs(conn: sqlite3.Connection, group: str) -> int:
     with immediate(conn):
         deleted = conn.execute(
             "DELETE FROM runs WHERE key IN (SELECT r.key FROM runs r JOIN groups g ON g.key = r.group_key"
-            " WHERE g.name = ? OR (g.name >= ? AND g.name < ?) LIMIT ?)",
-            (*below, _DELETE_AT_ONCE),
+            " WHERE (g.name = ? OR (g.name >= ? AND g.name < ?)) AND r.opened_at_s < ? LIMIT ?)",
+            (*below, opened_before_s, _DELETE_AT_ONCE),
         ).rowcount
         if deleted < _DELETE_AT_ONCE:
             keys = conn.execute(

@@ -15,6 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -36,6 +37,7 @@ _TAKE_BYTES = 16 << 20
 _RETRY_S = 1.0
 
 T = TypeVar("T")
+Errand = Callable[[sqlite3.Connection], object]
 
 
 class _Phase(StrEnum):
@@ -85,12 +87,14 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._dirty: dict[str, RunLog] = {}
         self._jobs: list[_Job[object]] = []
+        self._errands: list[Errand] = []
         self._phase = _Phase.OPEN
         self._is_hurried = False
         self._waiting_bytes = 0
         self._error: RunIndexError | None = None
         # The thread's own:
         self._carried: list[PackedPart] = []
+        self._owed: list[Errand] = []
         self._writer_key: int | None = None
 
     @property
@@ -143,6 +147,24 @@ class Writer:
             self._start()
             self._wake.notify()
         return made.wait()
+
+    def later(self, errand: Errand) -> None:
+        """Have `errand` run in the thread soon, and wait for nothing.
+
+        It is run after all that was noted before. Where the disk does not take it, it is tried again with the next
+        batch, and every call that records says so meanwhile.
+
+        Raises:
+            RunIndexError: When the index is closed, belongs to another process, or the disk fails already.
+        """
+        self._check_process()
+        with self._wake:
+            self._check_open()
+            self._errands.append(errand)
+            self._start()
+            self._wake.notify()
+            if self._error is not None:
+                raise self._error
 
     def close(self) -> None:
         """Write all that waits and stop. Again is no error.
@@ -202,18 +224,20 @@ class Writer:
     def _turn(self, jobs: list[_Job[object]]) -> bool:
         """Wait, gather, write, do the jobs, which are listed in `jobs`; False when that was the last time."""
         with self._wake:
-            self._wake.wait_for(self._has_work, timeout=_RETRY_S if self._carried else None)
+            self._wake.wait_for(self._has_work, timeout=_RETRY_S if self._carried or self._owed else None)
             if not self._is_hurried:
                 self._wake.wait_for(lambda: self._is_hurried, timeout=BATCH_S)
             parts = [log.take() for log in self._dirty.values()]
             self._dirty.clear()
             jobs += self._jobs
             self._jobs = []
+            self._owed += self._errands
+            self._errands = []
             self._is_hurried = False
             is_last = self._phase is _Phase.CLOSED
         pack = packer()
         self._carried += [pack_part(part, pack) for part in parts]
-        error = self._write() if self._carried else None
+        error = self._write() if self._carried or self._owed else None
         while jobs:
             if error is None:
                 jobs[0].run(self._conn, self._file)
@@ -225,23 +249,27 @@ class Writer:
         return not is_last
 
     def _has_work(self) -> bool:
-        return bool(self._dirty or self._jobs) or self._phase is _Phase.CLOSED
+        return bool(self._dirty or self._jobs or self._errands) or self._phase is _Phase.CLOSED
 
     def _write(self) -> RunIndexError | None:
+        """Write what is carried and run what is owed; what fails is kept for the next time."""
         size = sum(packed.part.size_bytes for packed in self._carried)
         error = None
         try:
             with saying(self._file):
-                self._writer_key = busy_retried(lambda: write_batch(self._conn, self._writer_key, self._carried))
+                if self._carried:
+                    self._writer_key = busy_retried(lambda: write_batch(self._conn, self._writer_key, self._carried))
+                    self._carried = []
+                while self._owed:
+                    busy_retried(partial(self._owed[0], self._conn))
+                    self._owed.pop(0)
         except RunIndexError as exc:
             error = exc
             if self._error is None:
                 logger.error("%s", exc)
-        else:
-            self._carried = []
         with self._wake:
             self._error = error
-            if error is None:
+            if not self._carried:
                 self._waiting_bytes -= size
         return error
 

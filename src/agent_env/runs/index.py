@@ -5,6 +5,8 @@ One SQLite file per folder, for any number of processes on one machine. Not for 
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -190,8 +192,8 @@ class RunIndex:
     def delete_group(self, group: str) -> int:
         """Delete the runs of `group` and of all groups below it, as `grid` has `grid/train/step-0003` below it.
 
-        For a resumed training that plays a step again, so that nothing is filed twice. Waits for the disk: on an event
-        loop, call it in a thread. A run of it that is still under way is dropped.
+        Waits for the disk: on an event loop, call it in a thread, or `begin_group` instead. A run of it that is still under
+        way is dropped.
 
         Returns:
             How many runs were deleted.
@@ -208,6 +210,25 @@ class RunIndex:
             deleted += some
             if some == 0:
                 return deleted
+
+    def begin_group(self, group: str) -> None:
+        """Have the runs deleted that `group`, and all groups below it, have now. Does not wait for the disk.
+
+        For a resumed training that plays a step again, so that nothing is filed twice. Runs that are opened from now on
+        stay, also those of other processes and also when they are written first.
+
+        Raises:
+            UsageError: When the group's name is not one.
+            RunIndexError: When the index was opened read-only or the disk fails.
+        """
+        _check_group(group)
+        now = time.time()
+
+        def delete(conn: sqlite3.Connection) -> None:
+            while delete_some_runs(conn, group, opened_before_s=now):
+                pass
+
+        self._writing().later(delete)
 
     def flush(self) -> None:
         """Wait until all that was recorded so far is written.
