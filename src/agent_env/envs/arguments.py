@@ -1,4 +1,4 @@
-"""What a model wrote as a tool's arguments: read as JSON, checked against the tool's types, and made into them.
+"""What a tool is called with: JSON, checked against the tool's types, and made into them.
 
 Strict: a string is not taken for an integer, nor a number for text. Where it does not fit, the model is told what was
 expected, a line for each parameter.
@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent_env.bundle import closest
+from agent_env.envs.strict_json import JsonTextError, read_object
 from agent_env.errors import ToolError
 
-__all__ = ["MisfitArgumentsError", "convert_arguments", "parse_arguments"]
+__all__ = [
+    "PER_PARAMETER",
+    "MisfitArgumentsError",
+    "convert_arguments",
+    "parse_arguments",
+    "path_text",
+    "shown",
+]
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -39,7 +47,7 @@ _EXPECTED = {
 }
 _SHOWN_CHARS = 60
 """How much of a value is repeated to the model."""
-_PER_PARAMETER = 3
+PER_PARAMETER = 3
 """How many places inside one parameter are named."""
 
 
@@ -52,22 +60,15 @@ class MisfitArgumentsError(Exception):
 
 
 def parse_arguments(raw: str) -> Mapping[str, Any]:
-    """The arguments of a tool call, from the JSON text that the model wrote.
+    """The arguments of a tool call, from the JSON text that the agent wrote; no text is no arguments.
 
     Raises:
         ToolError: When it is no JSON object; the message is for the model.
     """
     try:
-        arguments: object = json.loads(raw or "{}", parse_constant=_no_constant)
-    except (ValueError, RecursionError) as exc:
-        raise ToolError(f"the arguments are no valid JSON: {exc}") from None
-    if not isinstance(arguments, dict):
-        raise ToolError(f'the arguments must be a JSON object like {{"name": value}}, not {raw[:100]}')
-    return cast("dict[str, Any]", arguments)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+        return read_object(raw or "{}")
+    except JsonTextError as exc:
+        raise ToolError(str(exc)) from None
 
 
 def convert_arguments(
@@ -109,7 +110,7 @@ def _lines(errors: Sequence[ErrorDetails], parameters: Sequence[str], arguments:
                 f"{name}: there is no such parameter, " + (f"did you mean {near}?" if near else f"known: {known}")
             )
             continue
-        parts = [_say(place, found) for place, found in list(places.items())[:_PER_PARAMETER]]
+        parts = [_say(place, found) for place, found in list(places.items())[:PER_PARAMETER]]
         more = len(places) - len(parts)
         lines.append("; ".join(parts) + (f"; and {more} more" if more > 0 else ""))
     return lines
@@ -140,12 +141,13 @@ def _say(place: tuple[str | int, ...], errors: Sequence[ErrorDetails]) -> str:
     if missing and len(missing) == len(errors):
         if not place:
             return f"{missing[0]}: missing"
-        return f"{_path(place)}: missing {', '.join(dict.fromkeys(missing))}"
+        return f"{path_text(place)}: missing {', '.join(dict.fromkeys(missing))}"
     expected = list(dict.fromkeys(_expected(error) for error in errors if error["type"] != "missing"))
-    return f"{_path(place)}: expected {' or '.join(expected)}, got {_shown(errors[0]['input'])}"
+    return f"{path_text(place)}: expected {' or '.join(expected)}, got {shown(errors[0]['input'])}"
 
 
-def _path(place: Sequence[str | int]) -> str:
+def path_text(place: Sequence[str | int]) -> str:
+    """A place in the arguments, as a model would write it: `rooms[2].name`."""
     text = ""
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -166,6 +168,7 @@ def _expected(error: ErrorDetails) -> str:
     return f"something else ({message})"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as it is repeated to the model: the start of it, when it is long."""
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
