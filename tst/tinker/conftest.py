@@ -33,6 +33,11 @@ ENV = '''
 import asyncio
 from agent_env import Env, EnvBrokenError, ToolAnswer, ToolError, tool
 
+PNG = (
+    "iVBORw0KGgoAAAANSUhEUgAAADgAAAA4CAIAAAAn5KxJAAAAQElEQVR42u3OQQkAAAgAsetfWh+mEAYLsKZeSFRUVFRUVFRUVFRUVFRUVFRU"
+    "VFRUVFRUVFRUVFRUVFRUVFRU9CwicjR1t9nCvQAAAABJRU5ErkJggg=="
+)
+
 class Counter(Env):
     def start(self):
         if self.params.get("breaks_at_start"):
@@ -65,6 +70,12 @@ class Counter(Env):
     def crash(self) -> str:
         """Break the counter."""
         raise EnvBrokenError("the counter is broken")
+
+    @tool
+    def picture(self) -> ToolAnswer:
+        """Show a picture."""
+        image = {"type": "image", "data": PNG, "mimeType": "image/png"}
+        return ToolAnswer("a red square", content=[image])
 
     @tool
     def submit(self, total: int) -> ToolAnswer:
@@ -124,6 +135,17 @@ TASKS: list[dict[str, Any]] = [
     {"id": "no-start", "params": {"numbers": [1], "breaks_at_start": True}},
     {"id": "two-turns", "params": {"numbers": [3, 4]}, "prompt": ["First: {{ params.numbers[0] }}.", "Now the total."]},
     {
+        "id": "skilled",
+        "params": {"numbers": [1]},
+        "steps": [
+            {"deploy_env": "counter"},
+            {"deploy_agent": "adder"},
+            {"add_skills": ["sums"]},
+            {"prompt": "Add 1."},
+            {"verify": {"python": "verifiers/right.py"}, "id": "right"},
+        ],
+    },
+    {
         "id": "goes-on",
         "params": {"numbers": [1]},
         "steps": [
@@ -181,6 +203,7 @@ def counter_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "envs/counter.py": ENV,
         "verifiers/right.py": VERIFIER,
         "players/good.py": PLAYER,
+        "skills/sums/SKILL.md": "---\nname: sums\ndescription: How sums are done.\n---\nAdd.\n",
         "universes/zero.json": json.dumps({"total": 0, "added": [], "submitted": None}),
         "tasks/all.jsonl": "".join(json.dumps(task) + "\n" for task in tasks),
         "evals/train.yaml": f"tasks: {json.dumps(playable[:5])}\n",
@@ -229,7 +252,7 @@ class Scripted(TokenCompleter):
         self.calls = 0
 
     async def __call__(self, model_input: Any, stop: Any, *, max_tokens: int | None = None) -> TokensWithLogprobs:
-        tokens = model_input.to_ints()
+        tokens = [token for chunk in model_input.chunks for token in getattr(chunk, "tokens", ())]
         self.prompts.append(tokens)
         self.calls += 1
         text = str(self.framing.renderer.tokenizer.decode(tokens))

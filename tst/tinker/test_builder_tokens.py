@@ -13,7 +13,7 @@ from tinker_cookbook.renderers import get_renderer
 from tinker_cookbook.rl.data_processing import trajectory_to_data
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
-from agent_env.training._framing import Framing, framing_of
+from agent_env.training._framing import Framing, History, framing_of
 
 KEEP_HISTORY = ["qwen3_instruct"]
 """Renderers whose template writes earlier messages as they were produced."""
@@ -185,8 +185,7 @@ async def test_what_was_sampled_after_the_end_of_a_message_is_not_continued(rig:
 
 async def test_a_renderer_that_cannot_be_continued_renders_the_whole_each_time(rig: Any) -> None:
     """The fallback is the cookbook's own way, and it still plays."""
-    framing = Framing(get_renderer("qwen3_disable_thinking", rig.framing.renderer.tokenizer))
-    framing.continues = False
+    framing = Framing(get_renderer("qwen3_disable_thinking", rig.framing.renderer.tokenizer), History.TEMPLATE)
     builder = rig.group()
     builder._env = lambda rollout, _: type(builder)._env(builder, rollout, framing)
     group = await do_group_rollout(builder, rig.policy(rig.submits))

@@ -31,14 +31,19 @@ if TYPE_CHECKING:
         MessageEnv,
         MessageStepResult,
         ModelInput,
+        ParseErrorPolicy,
         Renderer,
         RendererError,
         RLDataset,
         RLDatasetBuilder,
+        RolloutConfig,
+        RolloutLimits,
         SamplingClient,
         StepResult,
+        StopReason,
         SupervisedDataset,
         SupervisedDatasetBuilder,
+        TerminationRewardPolicy,
         TinkerTokenCompleter,
         TokenCompleter,
         TokensWithLogprobs,
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
         chz_field,
         datum_from_model_input_weights,
         do_group_rollout,
+        get_image_processor,
         get_renderer,
         get_tokenizer,
         tensor,
@@ -61,6 +67,7 @@ else:
     from tinker import Datum, EncodedTextChunk, ModelInput, SamplingClient
     from tinker_cookbook.completers import TinkerTokenCompleter, TokenCompleter, TokensWithLogprobs
     from tinker_cookbook.exceptions import RendererError
+    from tinker_cookbook.image_processing_utils import get_image_processor
     from tinker_cookbook.renderers import (
         Message,
         Renderer,
@@ -71,6 +78,8 @@ else:
         get_renderer,
     )
     from tinker_cookbook.rl.message_env import EnvFromMessageEnv, MessageEnv, MessageStepResult
+    from tinker_cookbook.rl.rollout_limits import ParseErrorPolicy, RolloutLimits, TerminationRewardPolicy
+    from tinker_cookbook.rl.rollout_presets import RolloutConfig
     from tinker_cookbook.rl.rollouts import do_group_rollout
     from tinker_cookbook.rl.types import (
         Env,
@@ -79,6 +88,7 @@ else:
         RLDataset,
         RLDatasetBuilder,
         StepResult,
+        StopReason,
         Trajectory,
         TrajectoryGroup,
     )
@@ -90,6 +100,7 @@ else:
     chz, chz_field = chz_package.chz, chz_package.field
 
 __all__ = [
+    "PARSE_ERROR_MASKED",
     "Datum",
     "EncodedTextChunk",
     "Env",
@@ -100,14 +111,19 @@ __all__ = [
     "MessageEnv",
     "MessageStepResult",
     "ModelInput",
+    "ParseErrorPolicy",
     "RLDataset",
     "RLDatasetBuilder",
     "Renderer",
     "RendererError",
+    "RolloutConfig",
+    "RolloutLimits",
     "SamplingClient",
     "StepResult",
+    "StopReason",
     "SupervisedDataset",
     "SupervisedDatasetBuilder",
+    "TerminationRewardPolicy",
     "TinkerTokenCompleter",
     "TokenCompleter",
     "TokensWithLogprobs",
@@ -121,11 +137,15 @@ __all__ = [
     "chz_field",
     "datum_from_model_input_weights",
     "do_group_rollout",
+    "get_image_processor",
     "get_renderer",
     "get_tokenizer",
     "step_under_evaluation",
     "tensor",
 ]
+
+PARSE_ERROR_MASKED = "parse_error_masked"
+"""The metric of a step whose tokens are not trained on."""
 
 _EVALUATION = re.compile(r"eval_.*_iteration_(\d+)")
 """How `rl.train.run_evaluations_parallel` names the task of an evaluator."""

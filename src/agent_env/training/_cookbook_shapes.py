@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, NotRequired, Protocol, TypedDict, TypeVar, dataclass_transform
 
 __all__ = [
@@ -22,14 +23,19 @@ __all__ = [
     "MessageEnv",
     "MessageStepResult",
     "ModelInput",
+    "ParseErrorPolicy",
     "RLDataset",
     "RLDatasetBuilder",
     "Renderer",
     "RendererError",
+    "RolloutConfig",
+    "RolloutLimits",
     "SamplingClient",
     "StepResult",
+    "StopReason",
     "SupervisedDataset",
     "SupervisedDatasetBuilder",
+    "TerminationRewardPolicy",
     "TinkerTokenCompleter",
     "TokenCompleter",
     "TokensWithLogprobs",
@@ -43,6 +49,7 @@ __all__ = [
     "chz_field",
     "datum_from_model_input_weights",
     "do_group_rollout",
+    "get_image_processor",
     "get_renderer",
     "get_tokenizer",
     "tensor",
@@ -160,6 +167,7 @@ class Renderer(Protocol):
 
 def get_renderer(name: str, tokenizer: Any, image_processor: Any = None, model_name: str | None = None) -> Renderer: ...
 def get_tokenizer(model_name: str) -> Any: ...
+def get_image_processor(model_name: str) -> Any: ...
 
 
 # tinker_cookbook.completers
@@ -183,6 +191,43 @@ class TinkerTokenCompleter(TokenCompleter):
 
 
 # tinker_cookbook.rl
+
+
+class StopReason(StrEnum):
+    COMPLETED = "completed"
+    TOOL_STOPPED = "tool_stopped"
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    MAX_TOOL_CALLS = "max_tool_calls"
+    CONTEXT_OVERFLOW = "context_overflow"
+    PARSE_ERROR = "parse_error"
+    ROLLOUT_TIMEOUT = "rollout_timeout"
+
+
+class RolloutLimits:
+    max_trajectory_tokens: int | None
+    max_sampled_tokens: int | None
+    max_tool_calls: int | None
+    max_turn_tokens: int | None
+
+
+class ParseErrorPolicy:
+    max_consecutive: int
+    retry_message_template: str
+    penalty_per_error: float
+    terminal_reward: float
+    mask_error_turns: bool
+
+
+class TerminationRewardPolicy:
+    zero_reward_on_limit: bool
+    grader_timeout_seconds: float | None
+
+
+class RolloutConfig:
+    limits: RolloutLimits
+    parse_errors: ParseErrorPolicy | None
+    termination: TerminationRewardPolicy | None
 
 
 @dataclass(frozen=True)
@@ -261,6 +306,9 @@ class EnvFromMessageEnv(Env):
         max_trajectory_tokens: int | None = None,
         max_generation_tokens: int | None = None,
         context_overflow_reward: float = -0.1,
+        terminate_on_length: bool = True,  # noqa: FBT001, FBT002 - the cookbook's
+        parse_error_policy: ParseErrorPolicy | None = None,
+        rollout_limits: RolloutLimits | None = None,
     ) -> None: ...
     async def initial_observation(self) -> tuple[ModelInput, StopCondition] | InitialObservationOverflow: ...
     async def step(self, action: list[int], *, extra: Mapping[str, Any] | None = None) -> StepResult: ...

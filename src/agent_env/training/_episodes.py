@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from agent_env.bundle import Task
 from agent_env.episode import Episode, Turn, open_episode
-from agent_env.errors import EpisodeError, EpisodeFailedError, RewardError
+from agent_env.errors import AgentEnvError, EpisodeError, EpisodeFailedError, RewardError
 from agent_env.outcome import CutReason, EpisodeResult, Outcome
 from agent_env.runs import RunIndex, RunSink
 from agent_env.training._slots import Slot, Slots
+from agent_env.verify import Message
 from agent_env.verify.reward import RewardRule
 
 __all__ = ["Ending", "Rollout", "RunGroup", "next_prompt"]
@@ -95,53 +96,118 @@ class Rollout:
             if turn is None:
                 result = await self._episode.result()
                 raise self._failed(result, "it has no prompt for the played agent")
+            self._check_playable(turn)
         except BaseException:
             await self.abandon()
             self._give_slot_back()
             raise
         return turn
 
-    async def end(self, cut: CutReason | None = None, *, penalty: float = 0.0) -> Ending:
+    async def go_on(self, turn: Turn, tools: Sequence[str]) -> None:
+        """See that a later turn can be played in the same conversation as the first.
+
+        Args:
+            turn: The later one.
+            tools: The names of the first one's tools, as they were shown.
+
+        Raises:
+            EpisodeFailedError: When it offers other tools, which a conversation says once, or gives the agent skills.
+        """
+        try:
+            self._check_playable(turn)
+            offered = [tool.name for tool in turn.tools]
+            if offered != list(tools):
+                what = f"turn {turn.index} offers other tools than the first ({offered} and not {list(tools)})"
+                raise self._refused(turn, f"{what}, and a conversation says its tools once")
+        except EpisodeFailedError:
+            await self.abandon()
+            raise
+
+    def _check_playable(self, turn: Turn) -> None:
+        if turn.agent != self.task.bundle.played:
+            raise self._refused(turn, f"it prompts agent '{turn.agent}', which is not the played one")
+        if turn.skills:
+            what = (
+                f"agent '{turn.agent}' has skills ({', '.join(turn.skills)}), which a trained agent cannot be given yet"
+            )
+            raise self._refused(turn, what)
+
+    def _refused(self, turn: Turn, why: str) -> EpisodeFailedError:
+        run_id = "" if self._episode is None else self._episode.run_id
+        return EpisodeFailedError(f"task '{self.task.id}' at step '{turn.step}': {why}; run {run_id}")
+
+    async def end_turn(self, turn: Turn, reply: Message | None) -> Turn | None:
+        """End a turn with the agent's reply, if it said one more, and return the next turn; after the last, all is scored.
+
+        Raises:
+            EpisodeFailedError: When that took longer than `score_within_s`.
+        """
+        async with self._bounded():
+            return await turn.end(reply)
+
+    async def end(self, cut: CutReason | None = None, *, penalty: float = 0.0, earned: float = 0.0) -> Ending:
         """Let the episode be scored and give its slot back.
 
         Args:
             cut: Why the episode ends before the agent is done; None when its last turn has ended.
             penalty: What the trainer gives for that cut, in addition to the score.
+            earned: What the trainer has been given for the rollout before: the run's reward has it too.
 
         Raises:
-            EpisodeFailedError: When the episode failed or makes no reward.
+            EpisodeFailedError: When the episode failed, makes no reward, or was not scored in that time.
         """
         episode, sink = self._episode, self._sink
         if episode is None or sink is None or self._is_over:
             raise EpisodeError(f"task '{self.task.id}': the rollout is not under way")
         try:
-            if cut is not None:
-                await episode.cut(cut)
-            result = await episode.result()
+            async with self._bounded():
+                if cut is not None:
+                    await episode.cut(cut)
+                result = await episode.result()
             if result.outcome is not Outcome.COMPLETED:
                 raise self._failed(result, "")
             try:
                 reward = self._group.reward.reward_of(result) + penalty
             except RewardError as exc:
                 raise EpisodeFailedError(f"task '{self.task.id}': {exc}") from exc
-            if not math.isfinite(reward):
-                raise EpisodeFailedError(f"task '{self.task.id}': run {result.run_id} has the reward {reward}")
-            sink.set_reward(reward)
+            if not math.isfinite(reward + earned):
+                raise EpisodeFailedError(f"task '{self.task.id}': run {result.run_id} has the reward {reward + earned}")
+            sink.set_reward(reward + earned)
         finally:
             await self.abandon()
         return Ending(result=result, reward=reward)
 
+    @asynccontextmanager
+    async def _bounded(self) -> AsyncGenerator[None]:
+        within_s = self._group.score_within_s
+        clock = asyncio.timeout(within_s)
+        try:
+            async with clock:
+                yield
+        except TimeoutError as exc:
+            if not clock.expired():
+                raise
+            await self.abandon()
+            run_id = "" if self._episode is None else self._episode.run_id
+            what = f"scoring took longer than {within_s:g} s (grader_timeout_seconds)"
+            raise EpisodeFailedError(f"task '{self.task.id}': {what}; run {run_id}") from exc
+
     async def fail(self, error: Exception) -> NoReturn:
-        """Give everything back after the episode raised, and raise what a trainer is to know of it.
+        """Give everything back after something raised, and raise what a trainer is to know of it.
 
         Raises:
-            EpisodeFailedError: When the episode failed; else `error`.
+            EpisodeFailedError: With the task, the step and the run, when the episode failed or `error` is not one of ours;
+                else `error`.
         """
         episode, is_over = self._episode, self._is_over
         try:
-            if episode is None or is_over or not isinstance(error, EpisodeFailedError):
+            if episode is None or is_over:
                 raise error
-            raise self._failed(await episode.result(), str(error)) from error
+            if isinstance(error, EpisodeFailedError) and episode.turn is None:
+                raise self._failed(await episode.result(), str(error)) from error
+            if isinstance(error, AgentEnvError) or episode.turn is None:
+                raise error
+            raise self._refused(episode.turn, f"{type(error).__name__}: {error}") from error
         finally:
             await self.abandon()
 
@@ -165,8 +231,22 @@ class Rollout:
             raise EpisodeError(f"task '{self.task.id}': the rollout's group is closed")
 
     def abandon_soon(self) -> None:
-        """Abandon it in a task of its own, which `RunGroup.close` waits for."""
-        self._group.keep(asyncio.create_task(self.abandon(), name=f"abandon {self.task.id}"))
+        """Abandon it in a task of its own, which `RunGroup.close` waits for; what that raises is logged."""
+        if self._slot is None:  # it was not begun, or waits for its slot: nothing is to be closed
+            self._is_over = True
+            self._group.forget(self)
+        elif not self._is_over:
+            self.keep(asyncio.create_task(self._abandon_logged(), name=f"abandon {self.task.id}"))
+
+    async def _abandon_logged(self) -> None:
+        try:
+            await self.abandon()
+        except Exception:  # whatever closing an episode raises: nobody is there to be told
+            logger.exception("task '%s': giving a rollout up raised", self.task.id)
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Have the group's `close` wait for a task."""
+        self._group.keep(task)
 
     def _failed(self, result: EpisodeResult, why: str) -> EpisodeFailedError:
         failure = result.failure
@@ -187,11 +267,13 @@ class RunGroup:
     index: RunIndex
     slots: Slots
     reward: RewardRule
+    score_within_s: float | None = None
+    """How long an episode may be scored."""
     labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
     attempts: int = 0
     """How many times the trainer has asked for the group's rollouts."""
     _open: set[Rollout] = field(default_factory=set[Rollout])
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     _is_closed: bool = False
 
     @property
@@ -210,17 +292,20 @@ class RunGroup:
         """A rollout is over."""
         self._open.discard(rollout)
 
-    def keep(self, task: asyncio.Task[None]) -> None:
-        """Have `close` wait for a task."""
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Have `close` wait for a task. What it raises is for whoever awaits it, and lost where nobody does."""
         self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     async def close(self) -> None:
-        """Abandon what is not over. Never raises, but for a cancellation."""
+        """Abandon what is not over. Cancelled meanwhile, it is abandoned all the same; nothing else is raised."""
         self._is_closed = True
-        if self._tasks:
-            await asyncio.wait(self._tasks)
         for rollout in list(self._open):
-            try:
-                await rollout.abandon()
-            except Exception:  # raised in cleanup it would mask the rollout's own error
-                logger.exception("task '%s': giving a rollout up raised", self.task.id)
+            rollout.abandon_soon()
+        while self._tasks:
+            await asyncio.wait(self._tasks)

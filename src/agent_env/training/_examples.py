@@ -72,10 +72,14 @@ class _Reading:
 
     def answer(self, data: Mapping[str, Any]) -> None:
         name, call_id = self.calls.popleft() if self.calls else (data["tool"], None)
-        self.new.append(answer_message(data["text"], name=name, call_id=call_id))
+        images = self.framing.shows_images
+        self.new.append(
+            answer_message(data["text"], data.get("content", ()), name=name, call_id=call_id, images=images)
+        )
 
     def say(self, recorded: Mapping[str, Any]) -> None:
-        if recorded["role"] != "assistant":
+        if recorded["role"] != "assistant":  # a rollout's hook put it in, or it said that a call could not be read
+            self.new.append(Message(role=recorded["role"], content=recorded["content"]))
             return
         message = from_record(recorded)
         self.messages += self.new

@@ -1,9 +1,9 @@
 """Tokens of a conversation, piece by piece: what was sampled stays as it was sampled, and only what is new is rendered.
 
-A renderer writes whole conversations. Within a turn the next prompt should be the last one, then exactly the sampled tokens,
-then the tool's answer: that is what the model saw and wrote, a rollout is then one training example, and an answer costs what
-is new and not the conversation again. Whether a renderer can be continued like that is found out by rendering probes, not by
-its name. Where it cannot, the conversation is rendered whole each time, as the cookbook does.
+A renderer writes whole conversations. The next prompt should be the last one, then exactly the sampled tokens, then what is
+new: that is what the model saw and wrote, a rollout is then one training example, and a call costs what is new and not the
+conversation again. What a renderer can be continued with is found out by rendering probes, not by its name. Where it cannot
+be, and always with `History.TEMPLATE`, the conversation is rendered whole, as the cookbook does.
 
 A tokenizer is not thread-safe, so everything here runs where it is called: on the event loop.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
 from functools import cache
 from itertools import takewhile
 from typing import Any, TypeVar, cast
@@ -28,11 +30,13 @@ from agent_env.training._cookbook import (
     ToolCall,
     ToolSpec,
     TrainOnWhat,
+    get_image_processor,
     get_renderer,
     get_tokenizer,
 )
+from agent_env.training._reading import Reading
 
-__all__ = ["Framing", "framing_for", "framing_of"]
+__all__ = ["Framing", "History", "extended", "framing_for", "framing_of"]
 
 T = TypeVar("T")
 
@@ -40,35 +44,107 @@ logger = logging.getLogger(__name__)
 
 _REMEMBERED = 256
 """First prompts that are kept: the rollouts of a group start from the same one."""
+_END_TOKENS = 32
+"""Sampled tokens that are read for a stop text."""
 
 _TOOL: ToolSpec = {
     "name": "probe",
     "description": "A probe.",
     "parameters": {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]},
 }
+_IMAGE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQAAAACCEkxzAAAAFElEQVR42mP8zwABTAyjjFEGyQwAzx8Bf7QK4E8AAAAASUVO"
+    "RK5CYII="
+)
+"""A white one of 64 by 64."""
+
+
+class History(StrEnum):
+    """What a prompt says of the earlier messages."""
+
+    TOKENS = "tokens"
+    """The tokens that were seen and sampled, as far as the renderer can go on from them."""
+    TEMPLATE = "template"
+    """The conversation as the chat template writes it, rendered whole each time, as the cookbook does."""
+
+
+class _Next(Enum):
+    """What comes after an assistant's message."""
+
+    ANSWERS = "tool answers"
+    TURN = "a user's message"
+    ANSWERS_TURN = "tool answers and a user's message"
+    NOTHING = "no message"
+
+    @property
+    def has_answers(self) -> bool:
+        return self in (_Next.ANSWERS, _Next.ANSWERS_TURN)
+
+    @property
+    def has_turn(self) -> bool:
+        return self in (_Next.TURN, _Next.ANSWERS_TURN)
+
+    @classmethod
+    def of(cls, new: Sequence[Message]) -> _Next | None:
+        """What these messages are; None when they are nothing that follows an assistant's message."""
+        roles = [message["role"] for message in new]
+        answers = sum(1 for _ in takewhile(lambda role: role == "tool", roles))
+        if any(role != "user" for role in roles[answers:]):
+            return None
+        if answers:
+            return cls.ANSWERS if answers == len(roles) else cls.ANSWERS_TURN
+        return cls.TURN if roles else cls.NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StandIn:
+    """A short conversation whose tokens are known: what is rendered after it is cut off there."""
+
+    open: list[int]
+    """Up to the end of its last message's text."""
+    closed: list[int] | None
+    """Up to the stop that ends this message; None where the template ends it in a way that no model samples."""
+
+
+class _DiffersError(Exception):
+    """Why a renderer cannot be continued."""
+
+
+def framing_of(renderer_name: str, model_name: str, history: History = History.TOKENS) -> Framing:
+    """The framing of one renderer on one model's tokenizer, probed once per process."""
+    return _framing_of(renderer_name, model_name, history)
 
 
 @cache
-def framing_of(renderer_name: str, model_name: str) -> Framing:
-    """The framing of one renderer on one model's tokenizer, probed once per process."""
-    renderer = get_renderer(renderer_name, get_tokenizer(model_name), model_name=model_name)
-    framing = Framing(renderer)
-    if framing.writes_tools and not framing.continues:
+def _framing_of(renderer_name: str, model_name: str, history: History) -> Framing:
+    tokenizer = get_tokenizer(model_name)
+    renderer = get_renderer(renderer_name, tokenizer, model_name=model_name)
+    if getattr(renderer, "image_processor", renderer) is None:
+        try:
+            processor = get_image_processor(model_name)
+        except Exception as exc:  # noqa: BLE001 - transformers' own, of many kinds: then it reads text only
+            logger.info("renderer %s: images are placeholders (%s)", renderer_name, exc)
+        else:
+            renderer = get_renderer(renderer_name, tokenizer, processor, model_name=model_name)
+    framing = Framing(renderer, history)
+    if history is History.TOKENS and (differs := framing.differs):
         logger.warning(
-            "renderer %s: a conversation cannot be continued token for token; every message renders it whole",
+            "renderer %s: a conversation cannot be continued token for token (%s); every message renders it whole, as with"
+            " history='template'",
             renderer_name,
+            differs,
         )
     return framing
 
 
-def framing_for(bundle: Bundle, renderer_name: str, model_name: str) -> Framing:
+def framing_for(bundle: Bundle, renderer_name: str, model_name: str, history: History = History.TOKENS) -> Framing:
     """The framing of the episodes of a bundle's played agent.
 
     Raises:
         TrainingError: When there is no such renderer, or the renderer cannot write the agent's tools.
     """
     try:
-        framing = framing_of(renderer_name, model_name)
+        framing = framing_of(renderer_name, model_name, history)
     except RendererError as exc:
         raise TrainingError(f"renderer_name={renderer_name!r}: {exc}") from exc
     played = bundle.agents[bundle.played]
@@ -83,18 +159,39 @@ def framing_for(bundle: Bundle, renderer_name: str, model_name: str) -> Framing:
 class Framing:
     """How one renderer's conversations go on."""
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: Renderer, history: History = History.TOKENS) -> None:
         self.renderer = renderer
+        self.history = history
+        self.reading = Reading(renderer)
+        """How what was sampled is read."""
         self.writes_tools = _writes_tools(renderer)
-        self._ends = frozenset(stop for stop in renderer.get_stop_sequences() if isinstance(stop, int))
+        stops = renderer.get_stop_sequences()
+        self._ends = frozenset(stop for stop in stops if isinstance(stop, int))
+        self._end_texts = tuple(stop for stop in stops if isinstance(stop, str))
         self._first: OrderedDict[tuple[object, ...], ModelInput] = OrderedDict()
-        self._stand_ins: dict[bool, list[int]] = {}
-        self.continues = self.writes_tools and _holds(self._probe_answers, default=False)
+        self._stand_ins: dict[_Next, _StandIn] = {}
+        self._differs: dict[_Next, str] = {}
+        for after in _Next:
+            rendered_whole = history is History.TEMPLATE
+            self._differs[after] = "history='template'" if rendered_whole else self._why_not(after)
+        self._between, self._behind = _holds(self._probe_calls, default=("", "")) if self.writes_tools else ("", "")
+        self.shows_images = _holds(self._probe_images, default=False)
+        """Whether images in a tool's answer are given to the model."""
+
+    @property
+    def continues(self) -> bool:
         """Whether tool answers can be put after the sampled tokens."""
-        self.continues_turns = renderer.has_extension_property and _holds(self._probe_prompts, default=False)
-        """Whether a later prompt can be: not where the template writes earlier replies in another way, as without their
-        thinking."""
-        self._between = _holds(self._probe_between, default="") if self.writes_tools else ""
+        return not self._differs[_Next.ANSWERS]
+
+    @property
+    def continues_turns(self) -> bool:
+        """Whether a later prompt can be: not where the template writes earlier replies without their thinking, say."""
+        return not self._differs[_Next.TURN]
+
+    @property
+    def differs(self) -> str:
+        """Why nothing can be put after the sampled tokens within a turn, or without tools at a new one; else empty."""
+        return self._differs[_Next.ANSWERS if self.writes_tools else _Next.TURN]
 
     def prefix(self, tools: Sequence[ToolSpec], system_prompt: str) -> list[Message]:
         """The messages that a conversation starts with: the system prompt, and the tools as the renderer writes them."""
@@ -104,7 +201,9 @@ class Framing:
 
     def first(self, messages: list[Message]) -> ModelInput:
         """The prompt that a conversation starts with."""
-        key = tuple((message["role"], str(message["content"])) for message in messages)
+        key = tuple(item for message in messages for item in ("", *message.items()))
+        if not all(isinstance(value, str) for message in messages for value in message.values()):
+            return self.whole(messages)  # an image is not told from another by what it prints as
         if (known := self._first.get(key)) is None:
             known = self._first[key] = self.whole(messages)
             if len(self._first) > _REMEMBERED:
@@ -113,25 +212,29 @@ class Framing:
 
     def whole(self, messages: list[Message]) -> ModelInput:
         """The prompt for the next message of a conversation, all of it rendered."""
-        chunks: list[Any] = []
-        for chunk in self.renderer.build_generation_prompt(messages).chunks:
-            if chunks and isinstance(chunk, EncodedTextChunk) and isinstance(chunks[-1], EncodedTextChunk):
-                chunks[-1] = EncodedTextChunk(tokens=[*chunks[-1].tokens, *chunk.tokens])
-            else:
-                chunks.append(chunk)
-        return ModelInput(chunks=chunks)
+        return ModelInput(chunks=self._chunks(messages))
 
-    def continued(self, prompt: ModelInput, sampled: Sequence[int], new: Sequence[Message]) -> ModelInput | None:
+    def continued(
+        self, prompt: ModelInput, sampled: Sequence[int], new: Sequence[Message], *, truncated: bool = False
+    ) -> ModelInput | None:
         """The prompt after `prompt`, the tokens `sampled` from it, and then the `new` messages.
+
+        Args:
+            prompt: What was sampled from.
+            sampled: The assistant's message, its end included.
+            new: What comes after it: tool answers, then messages of the user; or nothing, where the assistant goes on.
+            truncated: Whether sampling broke off: what the template writes to end a message is then put after `sampled`.
 
         Returns:
             None when this renderer cannot go on like that, or not from these tokens.
         """
-        kinds = {message["role"] == "tool" for message in new}
-        can = len(kinds) == 1 and (self.continues if kinds.pop() else self.continues_turns)
-        if not can or not sampled or sampled[-1] not in self._ends or (rest := self._rest(new)) is None:
+        after = _Next.of(new)
+        if after is None or self._differs[after] or not sampled:
             return None
-        return extended(prompt, sampled, rest)
+        rest = self._rest(after, new, sampled, truncated=truncated)
+        if rest is None:
+            return None
+        return ModelInput(chunks=[*prompt.chunks, EncodedTextChunk(tokens=list(sampled)), *rest])
 
     def written(self, message: Message) -> list[int]:
         """The tokens that a model writes for an assistant's message, as the renderer would have them.
@@ -140,83 +243,176 @@ class Framing:
             RendererError: When the renderer does not write it after a prompt, as reasoning with thinking turned off.
         """
         start: list[Message] = [{"role": "user", "content": "?"}]
-        prompt = self.renderer.build_generation_prompt(start).to_ints()
-        example, _ = self.renderer.build_supervised_example([*start, message], TrainOnWhat.LAST_ASSISTANT_MESSAGE)
-        tokens = example.to_ints()
-        if tokens[: len(prompt)] != prompt:
+        prompt = self._tokens(start)
+        for said in (message, _thought("", message)):
+            example, _ = self.renderer.build_supervised_example([*start, said], TrainOnWhat.LAST_ASSISTANT_MESSAGE)
+            tokens = example.to_ints()
+            if tokens[: len(prompt)] == prompt:
+                return tokens[len(prompt) :]
+        # A prompt may end within what the template writes as one token, as in the empty lines of an empty thinking block.
+        before, text = (str(self.renderer.tokenizer.decode(some)) for some in (prompt, tokens))
+        if not text.startswith(before):
             raise RendererError(f"{type(self.renderer).__name__} does not write this message after a prompt: {message}")
-        return tokens[len(prompt) :]
+        return list(self.renderer.tokenizer.encode(text.removeprefix(before), add_special_tokens=False))
 
     def cleaned(self, message: Message) -> Message:
         """A parsed message without what the renderer writes itself, so that rendered again it is what was sampled.
 
-        Qwen's template ends the text before a message's calls with a line end, which the cookbook's parser takes for text.
+        Templates end the text before a message's calls with a line end, or the calls, and the cookbook's parsers take that
+        for text.
         """
         content = message["content"]
-        if not self._between or not message.get("tool_calls") or not isinstance(content, list) or not content:
+        if not (self._between or self._behind) or not message.get("tool_calls") or not isinstance(content, list):
             return message
-        *before, last = content
-        if last["type"] != "text" or not last["text"].endswith(self._between):
-            return message
-        text = last["text"].removesuffix(self._between)
-        return {**message, "content": [*before, {"type": "text", "text": text}] if text else before}
+        parts = list(content)
+        if self._behind and parts and parts[-1].get("text") == self._behind:
+            parts.pop()
+        if self._between and parts and parts[-1].get("text", "").endswith(self._between):
+            text = parts.pop()["text"].removesuffix(self._between)
+            parts += [{"type": "text", "text": text}] if text else []
+        return {**message, "content": parts}
 
-    def _probe_between(self) -> str:
-        """What the parser takes for the end of the text before a call."""
+    def _probe_calls(self) -> tuple[str, str]:
+        """What the parser takes for the end of the text before a call, and for text behind it."""
         message, _ = self.renderer.parse_response(self.written(_call_message("b", text="Now b.")))
         content = message["content"]
-        text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-        return text.removeprefix("Now b.") if text.startswith("Now b.") else ""
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        before, *behind = [part["text"] for part in parts if part["type"] == "text"]
+        if not before.startswith("Now b."):
+            return "", ""
+        return before.removeprefix("Now b."), "".join(behind)
 
-    def _rest(self, new: Sequence[Message]) -> list[int] | None:
+    def _probe_images(self) -> bool:
+        answer = Message(
+            role="tool", content=[{"type": "image", "image": _IMAGE}], name="probe", tool_call_id="probe:0"
+        )
+        return len(self._chunks([*_stub(answers=True), answer])) > 1
+
+    def _chunks(self, messages: Sequence[Message]) -> list[Any]:
+        """A conversation rendered, with no text chunk next to another."""
+        chunks: list[Any] = []
+        for chunk in self.renderer.build_generation_prompt(list(messages)).chunks:
+            if chunks and isinstance(chunk, EncodedTextChunk) and isinstance(chunks[-1], EncodedTextChunk):
+                chunks[-1] = EncodedTextChunk(tokens=[*chunks[-1].tokens, *chunk.tokens])
+            else:
+                chunks.append(chunk)
+        return chunks
+
+    def _tokens(self, messages: Sequence[Message]) -> list[int]:
+        return self.renderer.build_generation_prompt(list(messages)).to_ints()
+
+    def _rest(
+        self, after: _Next, new: Sequence[Message], sampled: Sequence[int], *, truncated: bool
+    ) -> list[Any] | None:
         """What a template writes after an assistant's message for the new ones, up to where the next one starts.
 
-        The new messages are rendered after a short stand-in for the conversation, whose tokens are known.
+        The new messages are rendered after a stand-in for the conversation, which is cut off.
         """
-        answers = new[0]["role"] == "tool"
-        stand_in = self._stand_ins[answers]
-        tokens = self.renderer.build_generation_prompt([*_stub(answers=answers), *new]).to_ints()
-        return tokens[len(stand_in) :] if tokens[: len(stand_in)] == stand_in else None
+        known = self._stand_ins[after]
+        first, *others = self._chunks([*_stub(answers=after.has_answers), *new])
+        tokens = list(first.tokens)
+        if tokens[: len(known.open)] != known.open:  # a template that says the date, on another day
+            known = self._stand_ins[after] = self._stand_in(after)
+        if known.closed is not None and self._ends_like(sampled, known.closed):
+            cut = known.closed
+        elif truncated and not self._is_ended(sampled) and not after.has_answers:
+            cut = known.open
+        else:
+            return None
+        if tokens[: len(cut)] != cut:
+            return None
+        left = tokens[len(cut) :]
+        return [*([EncodedTextChunk(tokens=left)] if left else []), *others]
 
-    def _probe_answers(self) -> bool:
-        news = [_answers("one\ntwo"), _answers("2"), _answers("<x>", "three")]
-        said = [_call_message("a"), _call_message("b", text="Now b."), _call_message("c", "d")]
-        return self._find_stand_in(news, answers=True) and self._rest_is_the_same(said, news, whole=False)
+    def _is_ended(self, tokens: Sequence[int]) -> bool:
+        """Whether tokens end with a stop of the renderer's."""
+        return tokens[-1] in self._ends or (bool(self._end_texts) and self._text(tokens).endswith(self._end_texts))
 
-    def _probe_prompts(self) -> bool:
-        news: list[list[Message]] = [[{"role": "user", "content": text}] for text in ("one\ntwo", "2", "<x>")]
-        said: list[Message] = [{"role": "assistant", "content": "Yes."}, {"role": "assistant", "content": "a\nb"}]
-        return self._find_stand_in(news, answers=False) and self._rest_is_the_same(said, news, whole=True)
+    def _ends_like(self, sampled: Sequence[int], closed: Sequence[int]) -> bool:
+        """Whether a message was ended as the template ends it: other stops are no part of the template's conversation."""
+        if sampled[-1] == closed[-1] and closed[-1] in self._ends:
+            return True
+        texts = [text for text in self._end_texts if self._text(closed).endswith(text)]
+        return any(self._text(sampled).endswith(text) for text in texts)
 
-    def _find_stand_in(self, news: Sequence[Sequence[Message]], *, answers: bool) -> bool:
-        """Find the tokens of the stand-in: up to the last stop token that all continuations of it share."""
-        rendered = [self.renderer.build_generation_prompt([*_stub(answers=answers), *new]).to_ints() for new in news]
-        shared = [same[0] for same in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*rendered, strict=False))]
-        while shared and shared[-1] not in self._ends:
-            shared.pop()
-        self._stand_ins[answers] = shared
-        return bool(shared)
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self.renderer.tokenizer.decode(list(tokens[-_END_TOKENS:])))
 
-    def _rest_is_the_same(self, said: Sequence[Message], news: Sequence[Sequence[Message]], *, whole: bool) -> bool:
-        """Whether whole renderings end like the pieces; when `whole`, whether they are the pieces."""
-        tools = [_TOOL] if self.writes_tools else []
-        start = [*self.prefix(tools, "Probe."), Message(role="user", content="Go.")]
-        prompt = self.whole(start)
-        for message in said:
-            sampled = self.written(message)
-            if sampled[-1] not in self._ends:
-                return False
-            for new in news:
-                rendered = self.renderer.build_generation_prompt([*start, message, *new]).to_ints()
-                rest = self._rest(new)
-                if rest is None:
-                    return False
-                at = len(rendered) - len(rest)
-                if rendered[at:] != rest or rendered[at - 1] != sampled[-1]:
-                    return False
-                if whole and rendered[:at] != [*prompt.to_ints(), *sampled]:
-                    return False
+    def _why_not(self, after: _Next) -> str:
+        """What differs when `after` is put after sampled tokens; empty where nothing does."""
+        if after.has_answers and not self.writes_tools:
+            return "it cannot write tools"
+        try:
+            self._stand_ins[after] = self._stand_in(after)
+            self._compare(after)
+        except _DiffersError as exc:
+            return str(exc)
+        except Exception as exc:  # noqa: BLE001 - a renderer of anyone's: one that cannot write a probe cannot be continued
+            return f"a probe with {after.value} fails with {type(exc).__name__}: {exc}"
+        return ""
+
+    def _stand_in(self, after: _Next) -> _StandIn:
+        """Find what all continuations of a short conversation begin with, and in it where the message ends."""
+        one, other = (
+            _shared([self._tokens([*_stub(text, answers=after.has_answers), *new]) for new in _news(after)])
+            for text in ("x", "y")
+        )
+        end = len(_shared([one[::-1], other[::-1]]))
+        at = len(one) - end
+        if not at or not end or one[:at] == other[:at]:
+            raise _DiffersError(f"what it writes before {after.value} depends on what comes after")
+        stops = (here for here in range(at + 1, len(one) + 1) if self._is_ended(one[:here]))
+        closed = next(stops, None)
+        if closed is None and after is not _Next.NOTHING:
+            raise _DiffersError(f"no stop token ends a message before {after.value}")
+        return _StandIn(open=one[:at], closed=None if closed is None else one[:closed])
+
+    def _compare(self, after: _Next) -> None:
+        """Compare whole renderings with the pieces.
+
+        Within a turn they must end alike. Where a user's message follows they must be the same text: a template may write
+        what was said before it in another way. Nor may it take thinking out, unless the renderer says that no model thinks.
+        """
+        text = self.renderer.tokenizer.decode
+        said = _said(after)
+        if after.has_turn and not self.renderer.has_extension_property:
+            said += [message for message in (_thought("Why?", said[1]),) if self._can_write(message)]
+        for start in self._starts(after):
+            prompt = self._tokens(start)
+            for message in said:
+                for new in _news(after):
+                    whole, rest = self._tokens([*start, message, *new]), self._probed_rest(after, new)
+                    ends_alike = whole[len(whole) - len(rest) :] == rest
+                    if after is _Next.NOTHING:  # the end of a text may be one token with what follows
+                        ends_alike = str(text(whole)).endswith(str(text(rest)))
+                    if not ends_alike:
+                        raise _DiffersError(f"it writes {after.value} differently after another conversation")
+                    if after.has_turn and text(whole) != text([*prompt, *self.written(message), *rest]):
+                        raise _DiffersError(f"it rewrites earlier messages before {after.value}")
+
+    def _can_write(self, message: Message) -> bool:
+        try:
+            self.written(message)
+        except RendererError:
+            return False
         return True
+
+    def _probed_rest(self, after: _Next, new: Sequence[Message]) -> list[int]:
+        known = self._stand_ins[after]
+        cut = known.open if known.closed is None else known.closed
+        tokens = self._tokens([*_stub(answers=after.has_answers), *new])
+        if tokens[: len(cut)] != cut:
+            raise _DiffersError(f"what it writes before {after.value} depends on what comes after")
+        return tokens[len(cut) :]
+
+    def _starts(self, after: _Next) -> list[list[Message]]:
+        """Conversations to go on from: without tools too, for a template may keep thinking only where there are some."""
+        go = Message(role="user", content="Go.")
+        if not self.writes_tools:
+            return [[*self.prefix([], "Probe."), go]]
+        start = [*self.prefix([_TOOL], "Probe."), go]
+        called = [*start, _call_message("a", text="First."), *_answers("1")]
+        return [start, called] if after.has_answers else [[go], start, called]
 
 
 def extended(prompt: ModelInput, *pieces: Sequence[int]) -> ModelInput:
@@ -227,7 +423,7 @@ def extended(prompt: ModelInput, *pieces: Sequence[int]) -> ModelInput:
 def _holds(probe: Callable[[], T], default: T) -> T:
     try:
         return probe()
-    except Exception:  # noqa: BLE001 - a renderer of anyone's: one that cannot write a probe cannot be continued
+    except Exception:  # noqa: BLE001 - a renderer of anyone's, asked for what it may not be able to write
         return default
 
 
@@ -239,16 +435,41 @@ def _writes_tools(renderer: Renderer) -> bool:
     return True
 
 
-def _stub(*, answers: bool) -> list[Message]:
-    said = _call_message("x") if answers else Message(role="assistant", content="x")
+def _shared(sequences: Sequence[Sequence[int]]) -> list[int]:
+    """What all of them begin with."""
+    return [same[0] for same in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False))]
+
+
+def _stub(text: str = "x", *, answers: bool) -> list[Message]:
+    said = _call_message("x", text=text) if answers else Message(role="assistant", content=text)
     return [{"role": "user", "content": "x"}, said]
+
+
+def _said(after: _Next) -> list[Message]:
+    if after.has_answers:
+        return [_call_message("a"), _call_message("b", text="Now b."), _call_message("c", "d")]
+    return [{"role": "assistant", "content": "Yes."}, {"role": "assistant", "content": "a\nb"}]
+
+
+def _news(after: _Next) -> list[list[Message]]:
+    answers = [_answers("one\ntwo"), _answers("2"), _answers("<x>", "three")]
+    prompts = [_prompts("one\ntwo"), _prompts("2"), _prompts("<x>", "three")]
+    match after:
+        case _Next.ANSWERS:
+            return answers
+        case _Next.TURN:
+            return prompts
+        case _Next.ANSWERS_TURN:
+            return [[*some, *more] for some, more in zip(answers, prompts, strict=True)]
+        case _Next.NOTHING:
+            return [[]]
 
 
 def _call_message(*arguments: str, text: str = "") -> Message:
     body = cast("Callable[..., Any]", ToolCall.FunctionBody)
     calls = [
-        ToolCall(function=body(name="probe", arguments=f'{{"x": "{text}"}}'), id=f"probe:{at}")
-        for at, text in enumerate(arguments)
+        ToolCall(function=body(name="probe", arguments=f'{{"x": "{value}"}}'), id=f"probe:{at}")
+        for at, value in enumerate(arguments)
     ]
     return {"role": "assistant", "content": text, "tool_calls": calls}
 
@@ -258,3 +479,16 @@ def _answers(*texts: str) -> list[Message]:
         {"role": "tool", "content": text, "name": "probe", "tool_call_id": f"probe:{at}"}
         for at, text in enumerate(texts)
     ]
+
+
+def _prompts(*texts: str) -> list[Message]:
+    return [{"role": "user", "content": text} for text in texts]
+
+
+def _thought(thinking: str, message: Message) -> Message:
+    """A message with thinking before it; with none, as some templates write one that was not thought about."""
+    content = message["content"]
+    parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if any(part["type"] == "thinking" for part in parts):
+        return message
+    return {**message, "content": [{"type": "thinking", "thinking": thinking}, *parts]}

@@ -5,26 +5,30 @@ Both ways, so that a recorded conversation renders to the tokens that the rollou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from agent_env.envs import ToolSpec
-from agent_env.training._cookbook import Message, ToolCall, UnparsedToolCall
+from agent_env.training._cookbook import Message, ToolCall
 from agent_env.training._cookbook import ToolSpec as CookbookToolSpec
 from agent_env.verify import Message as RecordedMessage
 from agent_env.verify import ToolCall as RecordedToolCall
+from agent_env.verify import UnreadableCall
 
-__all__ = ["answer_message", "call_name", "from_record", "shown_tools", "to_record"]
+__all__ = ["answer_message", "from_record", "plain_text", "shown_tools", "to_record"]
 
-_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"|<function=([^>\s]+)')
+_PLACEHOLDERS = ("image", "audio")
+"""Parts of a tool's answer that a model without eyes and ears is only told of."""
 
 
 def to_record(message: Message) -> RecordedMessage:
-    """An assistant's message as the episode keeps it."""
-    recorded = RecordedMessage(role="assistant", content=message["content"])
+    """A message as the episode keeps it."""
+    role = cast("Literal['system', 'user', 'assistant', 'tool']", message["role"])
+    recorded = RecordedMessage(role=role, content=message["content"])
     if calls := message.get("tool_calls"):
         recorded["tool_calls"] = [_recorded_call(call) for call in calls]
+    if unreadable := message.get("unparsed_tool_calls"):
+        recorded["unreadable_calls"] = [UnreadableCall(raw=call.raw_text, error=call.error) for call in unreadable]
     return recorded
 
 
@@ -53,15 +57,36 @@ def from_record(recorded: Mapping[str, Any]) -> Message:
     return message
 
 
-def answer_message(text: str, *, name: str, call_id: str | None) -> Message:
-    """A tool's answer as a renderer reads it."""
-    return {"role": "tool", "content": text, "name": name, "tool_call_id": call_id or ""}
+def answer_message(
+    text: str, content: Sequence[Mapping[str, Any]] = (), *, name: str, call_id: str | None, images: bool = False
+) -> Message:
+    """A tool's answer as a renderer reads it.
+
+    Args:
+        text: What the tool said.
+        content: Its parts beyond text, as MCP content blocks.
+        name: The tool.
+        call_id: What the model's message calls the call.
+        images: Whether the renderer can write images; else each is a placeholder in the text.
+    """
+    shown: list[dict[str, Any]] = []
+    for part in content:
+        if part.get("type") == "image" and images:
+            shown.append({"type": "image", "image": f"data:{part.get('mimeType', 'image/png')};base64,{part['data']}"})
+        elif part.get("type") in _PLACEHOLDERS:
+            text += f"{chr(10) if text else ''}[{part['type']}: {part.get('mimeType') or 'of no stated type'}]"
+    message: Message = {"role": "tool", "content": text, "name": name, "tool_call_id": call_id or ""}
+    if shown:
+        message["content"] = [*([{"type": "text", "text": text}] if text else []), *shown]
+    return message
 
 
-def call_name(call: UnparsedToolCall) -> str:
-    """The tool that an unreadable call most likely meant."""
-    found = _NAME.search(call.raw_text)
-    return (found[1] or found[2]) if found else "unreadable"
+def plain_text(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """What a message says, its thinking too, for a log."""
+    if isinstance(content, str):
+        return content
+    parts = (part.get("text") or part.get("thinking") or f"[{part.get('type')}]" for part in content)
+    return "\n".join(str(part) for part in parts)
 
 
 def shown_tools(tools: Sequence[ToolSpec | Mapping[str, Any]]) -> list[CookbookToolSpec]:

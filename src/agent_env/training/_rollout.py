@@ -1,13 +1,12 @@
-"""One rollout of the cookbook over one episode: `EpisodeEnv` at the level of messages, `ScoredWhenCut` at that of tokens.
+"""An episode at the level of messages, as the cookbook plays it: `EpisodeEnv`. `_adapter.py` plays it with tokens.
 
 However the rollout ends, the episode is scored then or its failure is raised then:
 
 - the agent's last turn ends: with a reply, or with a call whose answer ends the turn;
-- the cookbook's adapter cuts it (length limit, context overflow, parse failure, first prompt over budget): scored at the
-  cut, and the score is added to the `failed_reward` of that cut;
-- `max_messages` is reached: likewise;
-- the rollout's runner stops it (turns, tokens, tool calls, its timeout) without telling the env: noticed when the rollout's
-  task ends, and the score comes as the group's reward;
+- the env ends it: `max_messages`, the limit of tool calls, a `ParseErrorPolicy` whose patience is over;
+- the cookbook's adapter cuts it: scored at the cut, and the score is added to what the cookbook gives for that cut;
+- the rollout's runner stops it (turns, tokens, its timeout) without telling the env: noticed when the rollout's task ends,
+  and the score comes as the group's reward;
 - its task is cancelled or raises: the episode is abandoned.
 """
 
@@ -15,35 +14,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from agent_env.envs import ToolAnswer, parse_arguments
+from agent_env.envs import ToolAnswer, ToolSpec
 from agent_env.episode import Turn
-from agent_env.errors import EpisodeFailedError, ToolError
+from agent_env.errors import EpisodeFailedError
 from agent_env.outcome import CutReason
+from agent_env.training._calls import WrittenCall
 from agent_env.training._cookbook import (
-    EnvFromMessageEnv,
-    InitialObservationOverflow,
+    PARSE_ERROR_MASKED,
     Message,
     MessageEnv,
     MessageStepResult,
-    ModelInput,
-    StepResult,
-    ToolCall,
+    ParseErrorPolicy,
+    RolloutConfig,
+    StopReason,
 )
 from agent_env.training._episodes import Ending, Rollout, next_prompt
-from agent_env.training._framing import Framing, extended
-from agent_env.training._messages import answer_message, call_name, shown_tools, to_record
+from agent_env.training._framing import Framing
+from agent_env.training._messages import answer_message, plain_text, shown_tools, to_record
 
-__all__ = ["EpisodeEnv", "RolloutSettings", "ScoredWhenCut"]
+__all__ = ["EpisodeEnv", "RolloutSettings"]
 
-_CUTS = {
-    "context_overflow": CutReason.CONTEXT_OVERFLOW,
-    "parse_error": CutReason.PARSE_FAILURE,
-    "max_tokens_reached": CutReason.TOKEN_LIMIT,
-}
-"""The metric with which the cookbook's adapter says why it ended a rollout."""
+_DETAIL_CHARS = 16_000
+"""What a corrective message repeats of an error: as much as the cookbook's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +53,27 @@ class RolloutSettings:
     """Tokens kept free for the next message."""
     failed_reward: float = 0.0
     """What a cut gives, in addition to the score at the cut."""
+    config: RolloutConfig | None = None
+    """The cookbook's own limits and policies."""
+
+    @property
+    def score_within_s(self) -> float | None:
+        """How long an episode may be scored."""
+        termination = None if self.config is None else self.config.termination
+        return None if termination is None else termination.grader_timeout_seconds
+
+
+@dataclass(slots=True)
+class _Calls:
+    """What became of a message's calls."""
+
+    answers: list[tuple[WrittenCall, ToolAnswer]]
+    is_capped: bool = False
+    """Whether the limit of tool calls left some undone."""
+
+    @property
+    def end_turn(self) -> bool:
+        return any(answer.ends_turn for _, answer in self.answers)
 
 
 class EpisodeEnv(MessageEnv):
@@ -67,15 +83,25 @@ class EpisodeEnv(MessageEnv):
     """What a step's logs keep of a message, a call or an answer."""
 
     def __init__(self, rollout: Rollout, framing: Framing, settings: RolloutSettings) -> None:
+        config = settings.config
         self.rollout = rollout
         self.example_id = rollout.task.id
         self.messages: list[Message] = []
+        self.sampled: Sequence[int] = ()
+        """What the next message is read from: arguments are what was written there, not what a parser made of it."""
         self._framing = framing
         self._settings = settings
         self._turn: Turn | None = None
         self._system_prompt = ""
-        self._tools: list[str] = []
+        self._tools: dict[str, ToolSpec] = {}
         self._written = 0
+        self._max_tool_calls = None if config is None else config.limits.max_tool_calls
+        self._tool_calls = 0
+        self._parse_errors = None if config is None else config.parse_errors
+        self._parse_failures = 0
+        """In a row."""
+        self.earned = 0.0
+        """What the rollout's steps have given, before the one that ends it."""
         self._ending: asyncio.Task[Ending] | None = None
         self._is_told = False
 
@@ -83,6 +109,47 @@ class EpisodeEnv(MessageEnv):
     def is_ending(self) -> bool:
         """Whether the episode was scored, or is being scored."""
         return self._ending is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the agent may not write another message."""
+        return self._settings.max_messages is not None and self._written >= self._settings.max_messages
+
+    # What the rollout's runner sets, and what its hooks add.
+
+    def set_max_tool_calls(self, max_tool_calls: int) -> None:
+        """Bound the tool calls of the rollout; the tighter bound wins."""
+        known = self._max_tool_calls
+        self._max_tool_calls = max_tool_calls if known is None else min(known, max_tool_calls)
+
+    def set_parse_error_policy(self, policy: ParseErrorPolicy) -> None:
+        """Say what follows on a message none of whose calls can be read; without one, each is answered as an error."""
+        self._parse_errors = policy
+
+    async def observe_truncated_response(self, message: Message) -> list[Message] | None:
+        """Keep a message that sampling broke off, and go on: nothing of it is run.
+
+        Returns:
+            None when the agent may not write another one.
+        """
+        turn = self._open_turn()
+        self._written += 1
+        turn.record(to_record(message))
+        if self.is_full:
+            return None
+        self.messages.append(message)
+        return self.messages
+
+    async def add_messages(self, messages: list[Message]) -> list[Message]:
+        """Put messages of a hook into the conversation, before the agent's next one."""
+        turn = self._open_turn()
+        for message in messages:
+            # Their text only: a hook's image may be an object that no run can keep.
+            turn.record(to_record({**message, "content": plain_text(message["content"])}))
+        self.messages.extend(messages)
+        return self.messages
+
+    # The conversation.
 
     async def initial_observation(self) -> list[Message]:
         """Wait for a slot and start the episode.
@@ -96,12 +163,11 @@ class EpisodeEnv(MessageEnv):
         turn = self._turn = await self.rollout.start()
         try:
             self._system_prompt = turn.system_prompt
-            self._tools = [tool.name for tool in turn.tools]
+            self._tools = {tool.name: tool for tool in turn.tools}
             prefix = self._framing.prefix(shown_tools(turn.tools), turn.system_prompt)
             self.messages = [*prefix, Message(role="user", content=turn.prompt)]
-        except BaseException:
-            await self.rollout.abandon()
-            raise
+        except Exception as exc:  # noqa: BLE001 - a renderer of anyone's; the slot is given back, the error goes on
+            await self.rollout.fail(exc)
         return self.messages
 
     async def step(self, message: Message) -> MessageStepResult:
@@ -111,75 +177,143 @@ class EpisodeEnv(MessageEnv):
             EpisodeFailedError: When the episode fails.
         """
         turn = self._open_turn()
-        message = self._framing.cleaned(message)
-        logs: dict[str, str | int | float] = {"assistant": self._clipped(message["content"])}
+        sampled, self.sampled = self.sampled or self._framing.written(message), ()
+        message, calls = self._framing.reading.calls(self._framing.cleaned(message), sampled, self._tools)
         self.messages.append(message)
         self._written += 1
+        logs: dict[str, str | int | float] = {"assistant_content": self._clipped(plain_text(message["content"]))}
+        unreadable = message.get("unparsed_tool_calls") or ()
+        metrics = {"parse_error": 1.0} if unreadable else {}
+        if unreadable:
+            logs["parse_errors"] = self._clipped("\n".join(call.error for call in unreadable))
         try:
-            next_turn, stop = await self._play(turn, message, logs)
+            if self._parse_errors is not None and unreadable and not message.get("tool_calls"):
+                turn.record(to_record(message))
+                return await self._after_parse_failure(calls, self._parse_errors, metrics, logs)
+            self._parse_failures = 0
+            next_turn, stop = await self._play(turn, message, calls, logs)
         except Exception as exc:  # noqa: BLE001 - whatever an episode raises is given on, once all was given back
             await self.rollout.fail(exc)
-        if stop and next_turn is None:
-            return self._done(await self.end(), stop, logs)
-        if stop and next_turn is not None:
+        if stop is StopReason.MAX_TOOL_CALLS:
+            return self._done(await self.cut(CutReason.RUNNER_LIMIT), stop, metrics, logs)
+        if stop is not None and next_turn is None:
+            return self._done(await self.end(), stop, metrics, logs)
+        if next_turn is not None:
             await self._begin(next_turn)
-        if self._settings.max_messages is not None and self._written >= self._settings.max_messages:
-            ending = await self.end(CutReason.MESSAGE_LIMIT, penalty=self._settings.failed_reward)
-            return self._done(ending, "max_turns", logs)
-        return MessageStepResult(reward=0.0, episode_done=False, next_messages=self.messages, logs=logs)
+        if self.is_full:
+            return self._done(await self.cut(CutReason.MESSAGE_LIMIT), StopReason.MAX_TURNS, metrics, logs)
+        return MessageStepResult(
+            reward=0.0, episode_done=False, next_messages=self.messages, metrics=metrics, logs=logs
+        )
 
-    async def _play(self, turn: Turn, message: Message, logs: dict[str, Any]) -> tuple[Turn | None, str]:
-        """Return the next turn, and the cookbook's word for why this one ended; an empty one while it goes on."""
-        calls, unreadable = message.get("tool_calls") or [], message.get("unparsed_tool_calls") or []
-        if not calls and not unreadable:
-            return await turn.end(to_record(message)), "completed"
+    async def _play(
+        self, turn: Turn, message: Message, calls: Sequence[WrittenCall], logs: dict[str, Any]
+    ) -> tuple[Turn | None, StopReason | None]:
+        """Return the next turn, and why this one ended; no reason while it goes on."""
+        if not calls:
+            return await self.rollout.end_turn(turn, to_record(message)), StopReason.COMPLETED
         turn.record(to_record(message))
-        answers = [(call.function.name, call.id, await self._call(turn, call)) for call in calls]
-        for call in unreadable:
-            name = call_name(call)
-            text = f"this tool call could not be read: {call.error}"
-            answers.append((name, None, turn.refuse(name, text, raw=call.raw_text)))
-        for at, (name, call_id, answer) in enumerate(answers):
-            self.messages.append(answer_message(answer.text, name=name, call_id=call_id))
-            logs[f"answer_{at} {name}"] = self._clipped(answer.text)
-        if any(answer.ends_turn for _, _, answer in answers):
-            return await turn.end(None), "tool_stopped"
-        return None, ""
-
-    async def _call(self, turn: Turn, call: ToolCall) -> ToolAnswer:
-        name, raw = call.function.name, call.function.arguments
-        try:
-            arguments = parse_arguments(raw)
-        except ToolError as exc:
-            return turn.refuse(name, str(exc), raw=raw, call_id=call.id)
-        return await turn.call(name, arguments, raw=raw, call_id=call.id)
-
-    async def _begin(self, turn: Turn) -> None:
-        tools = [tool.name for tool in turn.tools]
-        if tools != self._tools:
-            await self.rollout.fail(
-                EpisodeFailedError(
-                    f"task '{self.example_id}': turn {turn.index} offers other tools than the first ({tools} and not"
-                    f" {self._tools}), and a conversation says its tools once"
+        done = await self._run(turn, calls)
+        for at, (call, answer) in enumerate(done.answers):
+            self.messages.append(
+                answer_message(
+                    answer.text,
+                    answer.content,
+                    name=call.name,
+                    call_id=call.call_id,
+                    images=self._framing.shows_images,
                 )
             )
+            logs[f"tool_call_{at}"] = self._clipped(f"{call.name}({call.raw})")
+            logs[f"tool_result_{at}"] = self._clipped(answer.text)
+        if done.end_turn:
+            return await self.rollout.end_turn(turn, None), StopReason.TOOL_STOPPED
+        if done.is_capped:
+            logs["tool_calls_dropped"] = f"{len(calls) - len(done.answers)}: at most {self._max_tool_calls} may be made"
+            return None, StopReason.MAX_TOOL_CALLS
+        return None, None
+
+    async def _run(self, turn: Turn, calls: Sequence[WrittenCall]) -> _Calls:
+        """Answer a message's calls, one after the other."""
+        done = _Calls([])
+        for call in calls:
+            if call.arguments is None:
+                answer = turn.refuse(call.name, call.error, raw=call.raw, call_id=call.call_id)
+            elif self._max_tool_calls is not None and self._tool_calls >= self._max_tool_calls:
+                done.is_capped = True
+                break
+            else:
+                self._tool_calls += 1
+                answer = await turn.call(call.name, call.arguments, raw=call.raw, call_id=call.call_id)
+            done.answers.append((call, answer))
+        return done
+
+    async def _after_parse_failure(
+        self,
+        unreadable: Sequence[WrittenCall],
+        policy: ParseErrorPolicy,
+        metrics: dict[str, float],
+        logs: dict[str, Any],
+    ) -> MessageStepResult:
+        """Tell the model what could not be read and go on, or cut the rollout when that was said often enough."""
+        self._parse_failures += 1
+        logs["parse_failure_kind"] = "content"
+        if policy.mask_error_turns:
+            metrics[PARSE_ERROR_MASKED] = 1.0
+        if self._parse_failures > policy.max_consecutive or self.is_full:
+            ending = await self.cut(CutReason.PARSE_FAILURE, penalty=policy.terminal_reward)
+            return self._done(ending, StopReason.PARSE_ERROR, metrics, logs)
+        details = "\n".join(call.error for call in unreadable)[:_DETAIL_CHARS]
+        said = Message(role="user", content=policy.retry_message_template.format(details=details))
+        await self.add_messages([said])
+        logs["parse_error_retry"] = f"{self._parse_failures} of {policy.max_consecutive}"
+        return MessageStepResult(
+            reward=-policy.penalty_per_error,
+            episode_done=False,
+            next_messages=self.messages,
+            metrics=metrics,
+            logs=logs,
+        )
+
+    async def _begin(self, turn: Turn) -> None:
+        await self.rollout.go_on(turn, list(self._tools))
         self._turn = turn
         prompt = next_prompt(turn.prompt, turn.system_prompt, first_system_prompt=self._system_prompt)
         self.messages.append(Message(role="user", content=prompt))
+
+    # The end.
 
     async def end(self, cut: CutReason | None = None, *, penalty: float = 0.0) -> Ending:
         """Score the episode and give its slot back; its reward is then the caller's to report.
 
         The scoring goes on when the caller is cancelled: who asks with `settled` gets it.
 
+        Args:
+            cut: Why the episode ends before the agent is done.
+            penalty: What the trainer gives for that cut, in addition to the score.
+
         Raises:
             EpisodeFailedError: When the episode failed or makes no reward.
         """
-        if self._ending is None:
-            self._ending = asyncio.create_task(self.rollout.end(cut, penalty=penalty), name=f"score {self.example_id}")
-        ending = await asyncio.shield(self._ending)
+        ending = await asyncio.shield(self._score(cut, penalty))
         self._is_told = True
         return ending
+
+    async def cut(self, reason: CutReason, *, penalty: float | None = None) -> Ending:
+        """End the open turn without a reply, and score where it got to. Raises as `end` does.
+
+        Args:
+            reason: Why.
+            penalty: What the trainer gives for it, in addition to the score; None is `failed_reward`.
+        """
+        return await self.end(reason, penalty=self._settings.failed_reward if penalty is None else penalty)
+
+    def _score(self, cut: CutReason | None, penalty: float) -> asyncio.Task[Ending]:
+        if self._ending is None:
+            scoring = self.rollout.end(cut, penalty=penalty, earned=self.earned)
+            self._ending = asyncio.create_task(scoring, name=f"score {self.example_id}")
+            self.rollout.keep(self._ending)
+        return self._ending
 
     async def settled(self, stop_reason: str | None) -> tuple[float, dict[str, float]]:
         """What the rollout earned that no step has told: nothing, or all of it where its runner stopped it.
@@ -189,9 +323,14 @@ class EpisodeEnv(MessageEnv):
         """
         if self._is_told:
             return 0.0, {}
+        if self._turn is None:
+            raise EpisodeFailedError(
+                f"task '{self.example_id}': the rollout was stopped before its first turn ({stop_reason}): waiting for a"
+                " slot counts as its time, so give it more time, or more max_concurrent_episodes"
+            )
         if self._ending is None and self.rollout.is_over:
-            raise EpisodeFailedError(f"task '{self.example_id}': the rollout was stopped before it could be scored")
-        ending = await self.end(_runner_cut(stop_reason))
+            raise EpisodeFailedError(f"task '{self.example_id}': the rollout was given up before it could be scored")
+        ending = await self.cut(_runner_cut(stop_reason))
         return ending.reward, ending.metrics()
 
     def _on_owner_done(self, owner: asyncio.Task[Any]) -> None:
@@ -205,80 +344,27 @@ class EpisodeEnv(MessageEnv):
             self.rollout.abandon_soon()
         else:
             stop_reason = getattr(owner.result(), "stop_reason", None)
-            self._ending = asyncio.create_task(self.rollout.end(_runner_cut(stop_reason)))
+            self._score(_runner_cut(stop_reason), self._settings.failed_reward)
 
     def _open_turn(self) -> Turn:
         if self._turn is None:
             raise EpisodeFailedError(f"task '{self.example_id}': step() comes after initial_observation()")
         return self._turn
 
-    def _done(self, ending: Ending, stop: str, logs: dict[str, Any]) -> MessageStepResult:
-        metrics = {**ending.metrics(), f"stop/{stop}": 1.0}
+    def _done(
+        self, ending: Ending, stop: StopReason, metrics: Mapping[str, float], logs: dict[str, Any]
+    ) -> MessageStepResult:
         return MessageStepResult(
-            reward=ending.reward, episode_done=True, next_messages=self.messages, metrics=metrics, logs=logs
+            reward=ending.reward,
+            episode_done=True,
+            next_messages=self.messages,
+            metrics={**metrics, **ending.metrics(), f"stop/{stop}": 1.0},
+            logs=logs,
         )
 
-    def _clipped(self, content: object) -> str:
-        text = content if isinstance(content, str) else str(content)
+    def _clipped(self, text: str) -> str:
         return text if len(text) <= self.LOGGED_CHARS else text[: self.LOGGED_CHARS] + "…"
 
 
-class ScoredWhenCut(EnvFromMessageEnv):
-    """The cookbook's adapter from messages to tokens, whose cuts are scored and whose prompts extend one another."""
-
-    def __init__(self, episode: EpisodeEnv, framing: Framing, settings: RolloutSettings) -> None:
-        super().__init__(
-            framing.renderer,
-            episode,
-            failed_parse_reward=settings.failed_reward,
-            context_overflow_reward=settings.failed_reward,
-            max_trajectory_tokens=settings.max_trajectory_tokens,
-            max_generation_tokens=settings.max_generation_tokens,
-        )
-        self.episode = episode
-        self._framing = framing
-        self._prompt: ModelInput | None = None
-        self._sampled: Sequence[int] | None = None
-        self._rendered = 0
-        """How many messages `_prompt` has."""
-
-    async def initial_observation(self) -> tuple[ModelInput, Any] | InitialObservationOverflow:
-        """The first prompt, or the score of an episode whose first prompt is over budget."""
-        first = await super().initial_observation()
-        if isinstance(first, InitialObservationOverflow):
-            ending = await self.episode.end(CutReason.PROMPT_OVER_BUDGET, penalty=first.reward)
-            return replace(first, reward=ending.reward, metrics={**first.metrics, **ending.metrics()})
-        return first
-
-    async def step(self, action: list[int], *, extra: Mapping[str, Any] | None = None) -> StepResult:
-        """Take the sampled tokens; when the adapter ends the rollout there, score it."""
-        self._sampled = action
-        result = await super().step(action, extra=extra)
-        if result.episode_done and not self.episode.is_ending:
-            reason = next((cut for metric, cut in _CUTS.items() if metric in result.metrics), CutReason.RUNNER_LIMIT)
-            ending = await self.episode.end(reason, penalty=result.reward)
-            result.reward = ending.reward
-            result.metrics.update(ending.metrics())
-        return result
-
-    async def _render_in_thread(self, messages: list[Message], **kwargs: Any) -> ModelInput:
-        """Render on the event loop, and of a conversation that goes on only what is new.
-
-        The adapter would render all of it in a thread: a tokenizer is not thread-safe, and the whole is quadratic.
-        """
-        prompt, sampled, self._sampled = self._prompt, self._sampled, None
-        if prompt is None:
-            rendered = self._framing.first(messages)
-        elif sampled is not None and self.episode.is_ending:
-            return extended(prompt, sampled)
-        else:
-            new = messages[self._rendered + 1 :]
-            rendered = None if sampled is None else self._framing.continued(prompt, sampled, new)
-            if rendered is None:
-                rendered = self._framing.whole(messages)
-        self._prompt, self._rendered = rendered, len(messages)
-        return rendered
-
-
 def _runner_cut(stop_reason: str | None) -> CutReason:
-    return CutReason.TIMEOUT if stop_reason == "rollout_timeout" else CutReason.RUNNER_LIMIT
+    return CutReason.TIMEOUT if stop_reason == StopReason.ROLLOUT_TIMEOUT else CutReason.RUNNER_LIMIT

@@ -18,18 +18,20 @@ from typing import Any
 from agent_env.bundle import Task
 from agent_env.errors import TrainingError
 from agent_env.training import _process
+from agent_env.training._adapter import ScoredWhenCut
 from agent_env.training._cookbook import (
     Env,
     EnvGroupBuilder,
     RLDataset,
     RLDatasetBuilder,
+    RolloutConfig,
     Trajectory,
     chz,
     step_under_evaluation,
 )
 from agent_env.training._episodes import Rollout, RunGroup
 from agent_env.training._framing import Framing, framing_for, framing_of
-from agent_env.training._rollout import EpisodeEnv, RolloutSettings, ScoredWhenCut
+from agent_env.training._rollout import EpisodeEnv, RolloutSettings
 from agent_env.training._slots import slots_for
 from agent_env.training._steps import EvalGroup, TrainingSteps, train_group
 from agent_env.verify.reward import RewardRule, resolve_reward
@@ -91,6 +93,7 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
             index=_process.run_index(settings.runs),
             slots=slots_for(f"{settings.runs}/{settings.run_name}", settings.max_concurrent_episodes),
             reward=settings.reward,
+            score_within_s=settings.rollout.score_within_s,
             labels={"renderer": settings.renderer_name, "model": settings.model_name},
         )
         self._open.append(group)
@@ -208,6 +211,9 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
     """Episodes under way at once in one process, over training and evaluation. None is no bound."""
     failed_reward: float = 0.0
     """What a cut gives in addition to the score at the cut; negative punishes running into limits."""
+    rollout_config: RolloutConfig | None = None
+    """The cookbook's own limits and policies for a rollout, as `build_agent_tool_env` takes them. Its `termination` is also
+    the trainer's to be given: `rl.train.Config(termination=...)`."""
     runs: str = "runs"
     """The runs folder; `agent-env explore` shows it."""
     run_name: str | None = None
@@ -274,6 +280,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
                 max_trajectory_tokens=self.max_trajectory_tokens,
                 max_generation_tokens=self.max_generation_tokens,
                 failed_reward=self.failed_reward,
+                config=self.rollout_config,
             ),
             max_concurrent_episodes=self.max_concurrent_episodes,
         )

@@ -13,7 +13,7 @@ from agent_env.bundle import names_or_closest
 from agent_env.errors import UsageError
 from agent_env.outcome import CutReason, Score
 
-__all__ = ["CallRecord", "EpisodeView", "Message", "ToolCall", "text_of"]
+__all__ = ["CallRecord", "EpisodeView", "Message", "ToolCall", "UnreadableCall", "text_of"]
 
 
 class ToolCall(TypedDict):
@@ -25,6 +25,15 @@ class ToolCall(TypedDict):
     """The text that the model wrote, not parsed."""
 
 
+class UnreadableCall(TypedDict):
+    """A call that an assistant message asks for and that could not be read."""
+
+    raw: str
+    """The text that the model wrote."""
+    error: str
+    """What is wrong with it."""
+
+
 class Message(TypedDict):
     """One message of a conversation, as model servers have it."""
 
@@ -32,6 +41,7 @@ class Message(TypedDict):
     content: str | list[dict[str, Any]]
     """Text, or parts (`{"type": "text", "text": ...}` and others)."""
     tool_calls: NotRequired[list[ToolCall]]
+    unreadable_calls: NotRequired[list[UnreadableCall]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
 
