@@ -15,7 +15,7 @@ from tinker_cookbook.rl.rollout_presets import RolloutConfig, agentic
 from tinker_cookbook.rl.rollout_runner import RolloutHooks, run_rollout
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
-from agent_env.errors import EpisodeFailedError, EpisodeStateError
+from agent_env.errors import EpisodeFailedError, EpisodeStateError, TrainingError
 from agent_env.outcome import CutReason
 from agent_env.runs import RunState
 from agent_env.training._rollout import EpisodeEnv
@@ -237,6 +237,21 @@ async def test_the_presets_clamp_is_the_trainers_and_the_run_keeps_the_score(rig
     assert group.get_total_rewards() == [0.25]
 
 
+def test_a_model_whose_cut_rollouts_the_trainer_clamps_by_default_is_warned_of(
+    rig: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cookbook does it for Inkling models unless it is told otherwise: one line says how to keep the scores."""
+    from tinker_cookbook.tokenizer_utils import get_tokenizer, register_tokenizer
+
+    name = "thinkingmachines/Inkling-probe"
+    register_tokenizer(name, lambda: get_tokenizer(str(rig.tokenizer)))
+    rig.builder(model_name_for_tokenizer=name).checked("train")
+    assert [record.message for record in caplog.records if "termination=TerminationRewardPolicy()" in record.message]
+    caplog.clear()
+    rig.builder().checked("train")
+    assert not [record.message for record in caplog.records if "termination=" in record.message]
+
+
 async def test_a_group_whose_grading_the_trainer_skips_leaves_nothing_under_way(rig: Any) -> None:
     """All timed out, and `skip_grading_on_timeout`: nobody asks for the rewards, and every episode is given back."""
     config = RolloutConfig(limits=RolloutLimits(rollout_timeout_seconds=0.05), termination=agentic().termination)
@@ -279,6 +294,19 @@ async def test_a_reply_that_ends_in_end_of_text_is_a_clean_end(rig: Any, rendere
     trajectory, total, metrics, _ = await run(rig, [rig.call("add", number=3), rig.Say(tokens=sampled)])
     assert (trajectory.stop_reason, total, metrics["cut"]) == ("completed", 0.25, 0)
     assert trajectory.transitions[-1].ac.tokens == sampled
+
+
+async def test_history_template_renders_each_prompt_whole(rig: Any) -> None:
+    """As the cookbook does, for those who want the template's own history: Qwen3's without its empty thinking blocks."""
+    policy = rig.policy(rig.submits)
+    builder = rig.group(history="template")
+    (trajectory,) = (await do_group_rollout(builder, policy)).trajectories_G
+    assert pickle.loads(pickle.dumps(builder)).settings.history == "template"
+    assert len(trajectory_to_data(trajectory, 1.0)) == 3
+    decode = rig.framing.renderer.tokenizer.decode
+    assert decode(policy.prompts[2]).count("<think>") == 1
+    with pytest.raises(TrainingError, match="write tokens or template"):
+        rig.builder(history="none").checked("train")
 
 
 async def test_step_logs_are_clipped(rig: Any) -> None:

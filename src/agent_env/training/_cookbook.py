@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         chz,
         chz_field,
         datum_from_model_input_weights,
+        default_rollout_config_for_model,
         do_group_rollout,
         get_image_processor,
         get_renderer,
@@ -79,7 +80,7 @@ else:
     )
     from tinker_cookbook.rl.message_env import EnvFromMessageEnv, MessageEnv, MessageStepResult
     from tinker_cookbook.rl.rollout_limits import ParseErrorPolicy, RolloutLimits, TerminationRewardPolicy
-    from tinker_cookbook.rl.rollout_presets import RolloutConfig
+    from tinker_cookbook.rl.rollout_presets import RolloutConfig, default_rollout_config_for_model
     from tinker_cookbook.rl.rollouts import do_group_rollout
     from tinker_cookbook.rl.types import (
         Env,
@@ -136,6 +137,7 @@ __all__ = [
     "chz",
     "chz_field",
     "datum_from_model_input_weights",
+    "default_rollout_config_for_model",
     "do_group_rollout",
     "get_image_processor",
     "get_renderer",

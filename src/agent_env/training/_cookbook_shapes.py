@@ -48,6 +48,7 @@ __all__ = [
     "chz",
     "chz_field",
     "datum_from_model_input_weights",
+    "default_rollout_config_for_model",
     "do_group_rollout",
     "get_image_processor",
     "get_renderer",
@@ -228,6 +229,9 @@ class RolloutConfig:
     limits: RolloutLimits
     parse_errors: ParseErrorPolicy | None
     termination: TerminationRewardPolicy | None
+
+
+def default_rollout_config_for_model(model_name: str) -> RolloutConfig: ...
 
 
 @dataclass(frozen=True)

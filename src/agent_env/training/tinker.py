@@ -7,6 +7,7 @@ Each rollout is an episode of a task, scored by the bundle's verifiers and filed
 # No `from __future__ import annotations`: chz reads the types of the fields.
 
 import asyncio
+import logging
 import math
 import random
 from collections.abc import Sequence
@@ -27,16 +28,20 @@ from agent_env.training._cookbook import (
     RolloutConfig,
     Trajectory,
     chz,
+    default_rollout_config_for_model,
     step_under_evaluation,
 )
 from agent_env.training._episodes import Rollout, RunGroup
-from agent_env.training._framing import Framing, framing_for, framing_of
+from agent_env.training._framing import Framing, History, framing_for, framing_of
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings
 from agent_env.training._slots import slots_for
 from agent_env.training._steps import EvalGroup, TrainingSteps, train_group
 from agent_env.verify.reward import RewardRule, resolve_reward
 
 __all__ = ["AgentEnvDatasetBuilder", "EpisodeDataset", "EpisodeEnv", "EpisodeGroupBuilder", "GroupSettings"]
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,7 @@ class GroupSettings:
     run_name: str
     renderer_name: str
     model_name: str
+    history: History
     reward: RewardRule
     rollout: RolloutSettings
     max_concurrent_episodes: int | None
@@ -75,7 +81,8 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
 
     async def make_envs(self) -> Sequence[Env]:
         """Make the group's rollouts; asked again while the group is played, make more for a retry."""
-        framing = framing_of(self.settings.renderer_name, self.settings.model_name)
+        settings = self.settings
+        framing = framing_of(settings.renderer_name, settings.model_name, settings.history)
         return [self._env(rollout, framing) for rollout in self._group().rollouts(self.size)]
 
     def _env(self, rollout: Rollout, framing: Framing) -> Env:
@@ -211,6 +218,9 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
     """Episodes under way at once in one process, over training and evaluation. None is no bound."""
     failed_reward: float = 0.0
     """What a cut gives in addition to the score at the cut; negative punishes running into limits."""
+    history: str = "tokens"
+    """What a prompt says of the earlier messages: `tokens`, those that were seen and sampled, as far as the renderer can go
+    on from them; `template`, the conversation as the chat template writes it, rendered whole each time."""
     rollout_config: RolloutConfig | None = None
     """The cookbook's own limits and policies for a rollout, as `build_agent_tool_env` takes them. Its `termination` is also
     the trainer's to be given: `rl.train.Config(termination=...)`."""
@@ -261,12 +271,17 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             raise TrainingError(f"max_concurrent_episodes={self.max_concurrent_episodes}: give at least 1, or None")
         if not math.isfinite(self.failed_reward):
             raise TrainingError(f"failed_reward={self.failed_reward}: give a finite number")
+        try:
+            history = History(self.history)
+        except ValueError:
+            raise TrainingError(f"history={self.history!r}: write {' or '.join(History)}") from None
         bundle = _process.bundle(Path(self.bundle), fresh=True)
         tasks = bundle.select(split)
         if not tasks:
             raise TrainingError(f"split {split!r} of bundle {bundle.name} has no task to play")
         rule = resolve_reward(bundle, self.reward, tasks)
-        framing_for(bundle, self.renderer_name, self.model_name_for_tokenizer)
+        framing_for(bundle, self.renderer_name, self.model_name_for_tokenizer, history)
+        _warn_of_clamp(self.model_name_for_tokenizer)
         _process.run_index(Path(self.runs))
         settings = GroupSettings(
             bundle=bundle.root,
@@ -274,6 +289,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             run_name=self.run_name or bundle.name,
             renderer_name=self.renderer_name,
             model_name=self.model_name_for_tokenizer,
+            history=history,
             reward=rule,
             rollout=RolloutSettings(
                 max_messages=self.max_messages,
@@ -285,3 +301,13 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             max_concurrent_episodes=self.max_concurrent_episodes,
         )
         return settings, tasks
+
+
+def _warn_of_clamp(model_name: str) -> None:
+    default = default_rollout_config_for_model(model_name).termination
+    if default is not None and default.zero_reward_on_limit:
+        logger.warning(
+            "model %s: the trainer's default takes what rollouts earned that a limit has cut; to train on their scores, pass"
+            " termination=TerminationRewardPolicy() to rl.train.Config",
+            model_name,
+        )
