@@ -113,7 +113,7 @@ async def test_cleanup_never_raises_and_gives_back_what_is_left(rig: Any, caplog
     await second.initial_observation()
     first.episode.rollout._stack.push_async_callback(_raise)
     await builder.cleanup()
-    assert "giving a rollout up raised" in caplog.text
+    assert "closing its episode raised" in caplog.text
     assert rig.slots(2).taken == 0
     assert [run.state for run in rig.filed()] == [RunState.ABANDONED] * 2
 

@@ -18,6 +18,7 @@ from agent_env.training._cookbook import (
     StopReason,
 )
 from agent_env.training._framing import Framing, extended
+from agent_env.training._pace import paced
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings
 
 __all__ = ["ScoredWhenCut"]
@@ -82,6 +83,7 @@ class ScoredWhenCut(EnvFromMessageEnv):
             EpisodeFailedError: When the episode fails, or the renderer cannot read or write a message.
             EpisodeStateError: When a hook has cleared the end of the episode a second time.
         """
+        await paced()
         if self._stop is not None:
             return self._ended_before(action, self._stop)
         self._before, self._sampled, self._told = self._prompt, action, len(self.episode.messages) + 1

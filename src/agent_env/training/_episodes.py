@@ -19,6 +19,7 @@ from agent_env.episode import Episode, Turn, open_episode
 from agent_env.errors import AgentEnvError, EpisodeError, EpisodeFailedError, RewardError
 from agent_env.outcome import CutReason, EpisodeResult, Outcome
 from agent_env.runs import RunIndex, RunSink
+from agent_env.training._pace import paced
 from agent_env.training._slots import Slot, Slots
 from agent_env.verify import Message
 from agent_env.verify.reward import RewardRule
@@ -65,6 +66,7 @@ class Rollout:
         self._episode: Episode | None = None
         self._sink: RunSink | None = None
         self._is_over = False
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def task(self) -> Task:
@@ -89,6 +91,7 @@ class Rollout:
         self._slot = await group.slots.take()
         try:
             await group.index.ready()
+            await paced()
             self._check_wanted()
             self._sink = group.index.run(group.name, attempt=self._attempt, labels=group.labels)
             self._episode = await self._stack.enter_async_context(open_episode(self.task, sink=self._sink))
@@ -99,7 +102,6 @@ class Rollout:
             self._check_playable(turn)
         except BaseException:
             await self.abandon()
-            self._give_slot_back()
             raise
         return turn
 
@@ -212,13 +214,30 @@ class Rollout:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Give the slot and all that the episode holds back, at any moment and any number of times."""
-        if self._is_over:
-            return
-        self._is_over = True
-        self._group.forget(self)
+        """Give the slot and all that the episode holds back, at any moment and any number of times.
+
+        Being cancelled stops the waiting, not the closing. What the closing raises is logged.
+        """
+        self.abandon_soon()
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    def abandon_soon(self) -> None:
+        """The same without waiting for it; `RunGroup.close` does."""
+        if not self._is_over:
+            self._is_over = True
+            self._group.forget(self)
+            if self._episode is not None:
+                self._closing = asyncio.create_task(self._close(), name=f"close {self.task.id}")
+                self.keep(self._closing)
+        if self._closing is None:
+            self._give_slot_back()
+
+    async def _close(self) -> None:
         try:
             await self._stack.aclose()
+        except Exception:  # raised here it would mask why the rollout is over
+            logger.exception("task '%s': closing its episode raised", self.task.id)
         finally:
             self._give_slot_back()
 
@@ -229,20 +248,6 @@ class Rollout:
     def _check_wanted(self) -> None:
         if self._is_over:  # given up while it waited
             raise EpisodeError(f"task '{self.task.id}': the rollout's group is closed")
-
-    def abandon_soon(self) -> None:
-        """Abandon it in a task of its own, which `RunGroup.close` waits for; what that raises is logged."""
-        if self._slot is None:  # it was not begun, or waits for its slot: nothing is to be closed
-            self._is_over = True
-            self._group.forget(self)
-        elif not self._is_over:
-            self.keep(asyncio.create_task(self._abandon_logged(), name=f"abandon {self.task.id}"))
-
-    async def _abandon_logged(self) -> None:
-        try:
-            await self.abandon()
-        except Exception:  # whatever closing an episode raises: nobody is there to be told
-            logger.exception("task '%s': giving a rollout up raised", self.task.id)
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Have the group's `close` wait for a task."""

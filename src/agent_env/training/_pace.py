@@ -17,29 +17,28 @@ __all__ = ["paced"]
 class _Pace:
     """Who may go on in which pass of one loop: first come, first served."""
 
-    __slots__ = ("_is_taken", "_loop", "_waiting")
+    __slots__ = ("_is_taken", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._is_taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def wait(self) -> None:
+    async def wait(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._is_taken:
             self._is_taken = True
-            self._loop.call_soon(self._next)
+            loop.call_soon(self._next, loop)
             return
-        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiter: asyncio.Future[None] = loop.create_future()
         self._waiting.append(waiter)
         await waiter
 
-    def _next(self) -> None:
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the next one go on, in the loop's next pass; this is called again in it."""
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():  # else whoever waited was cancelled
                 waiter.set_result(None)
-                self._loop.call_soon(self._next)
+                loop.call_soon(self._next, loop)
                 return
         self._is_taken = False
 
@@ -55,5 +54,5 @@ async def paced() -> None:
     loop = asyncio.get_running_loop()
     pace = _by_loop.get(loop)
     if pace is None:
-        pace = _by_loop[loop] = _Pace(loop)
-    await pace.wait()
+        pace = _by_loop[loop] = _Pace()
+    await pace.wait(loop)
