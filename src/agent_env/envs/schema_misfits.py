@@ -89,6 +89,11 @@ class ToolSchema:
         """Whether a value fits a parameter, whatever the others are."""
         return not any(error.absolute_path and error.absolute_path[0] == name for error in self._errors({name: value}))
 
+    def is_near(self, name: str, value: Any) -> bool:
+        """Whether a value is at least of the type that the parameter has."""
+        wrong = (error for error in self._errors({name: value}) if list(error.absolute_path) == [name])
+        return not any(cause.validator in _OF_TYPE for error in wrong for cause in _causes(error))
+
     def misfits(self, arguments: Mapping[str, Any], *, notes: Mapping[str, str] | None = None) -> list[str]:
         """Say how the arguments do not fit, a line for each parameter.
 
@@ -159,6 +164,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
+_OF_TYPE = ("type", "const", "enum", "anyOf", "oneOf")
+"""Keywords that say what a value is, and not only how large or long."""
 _ANNOTATIONS = frozenset({"type", "title", "description", "default", "examples", "format", "deprecated", "$comment"})
 
 
@@ -187,7 +194,7 @@ def _causes(error: ValidationError) -> Iterator[ValidationError]:
 
 def _is_of_type(inner: ValidationError, outer: ValidationError) -> bool:
     is_same = len(inner.absolute_path) == len(outer.absolute_path)
-    return is_same and inner.validator in ("type", "const", "enum")
+    return is_same and inner.validator in _OF_TYPE
 
 
 def _say(place: Place, errors: Sequence[ValidationError]) -> str:

@@ -114,7 +114,8 @@ def _value(written: ParameterText, schema: ToolSchema) -> tuple[Any, str]:
     for value in _readings(written, found, schema):
         if schema.fits(written.name, value):
             return value, ""
-    return (found[0] if found else written.text), note
+    near = (value for value in (*found, written.text) if schema.is_near(written.name, value))
+    return next(near, found[0] if found else written.text), note
 
 
 def _json_values(text: str) -> tuple[list[Any], str]:
