@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,66 @@ async def test_what_cannot_be_trained_is_refused_before_training(
     """Each mistake is one error that says what to write instead, before any episode."""
     with pytest.raises(error, match=says):
         await rig.builder(**changes)()
+
+
+def copied(rig: Any, root: Path, **tasks: str) -> Path:
+    """The counter bundle with other tasks, by id and the JSON of their steps after the deployment."""
+    shutil.copytree(rig.bundle, root, ignore=shutil.ignore_patterns("__pycache__", "evals"))
+    header = (root / "bundle.yaml").read_text().replace("agents:\n", "agents:\n  boss: {envs: []}\n")
+    (root / "bundle.yaml").write_text(header + "played: adder\n")
+    (root / "skills" / "sums").mkdir(parents=True, exist_ok=True)
+    (root / "skills" / "sums" / "SKILL.md").write_text("Add from the right.\n")
+    deploy = '{"deploy_env": "counter"}, {"deploy_agent": "adder"}, {"deploy_agent": "boss"}'
+    verify = '{"verify": {"python": "verifiers/right.py"}, "id": "right"}'
+    lines = [f'{{"id": "{name}", "steps": [{deploy}, {steps}, {verify}]}}\n' for name, steps in tasks.items()]
+    (root / "tasks" / "all.jsonl").write_text("".join(lines))
+    return root
+
+
+ADDS = '{"prompt": "Add."}'
+SKILLED = '{"add_skills": ["sums"]}, {"prompt": "Add."}'
+BOSS = '{"prompt": {"agent": "boss", "text": "Add."}}'
+
+
+async def test_tasks_that_a_trainer_cannot_play_are_left_out_and_named(
+    rig: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that give the played agent skills, and those that prompt somebody else: one warning, and the rest is trained."""
+    tasks = {"adds": ADDS, "skilled": SKILLED, "also": SKILLED, "boss": BOSS, "both": f"{ADDS}, {BOSS}"}
+    root = copied(rig, tmp_path / "mixed", **tasks)
+    with caplog.at_level("WARNING", "agent_env.training"):
+        train, _ = await rig.builder(bundle=str(root), train_split="all")()
+    assert task_ids(train.get_batch(0)) == ["adds"]
+    (warning,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert warning == (
+        "split 'all' of bundle counter: 4 of 5 left out: 'skilled', 'also' (gives 'adder' skills, which a trainer cannot"
+        " show it); 'boss' (never prompts 'adder', the played agent); 'both' (prompts 'boss', and a trainer plays 'adder'"
+        " only)"
+    )
+
+
+async def test_a_split_with_no_task_left_is_refused_saying_why(rig: Any, tmp_path: Path) -> None:
+    """One line, before anything is trained."""
+    root = copied(rig, tmp_path / "none", skilled=SKILLED, boss=BOSS)
+    with pytest.raises(TrainingError) as raised:
+        await rig.builder(bundle=str(root), train_split="all")()
+    assert str(raised.value) == (
+        "split 'all' of bundle counter has no task that can be trained on: 'skilled' (gives 'adder' skills, which a trainer"
+        " cannot show it); 'boss' (never prompts 'adder', the played agent)"
+    )
+
+
+async def test_a_task_left_out_needs_no_reward(rig: Any, tmp_path: Path) -> None:
+    """What is not trained on is not asked for its score; what is trained on must have it."""
+    root = copied(rig, tmp_path / "scores", adds=ADDS, skilled=SKILLED)
+    file = root / "tasks" / "all.jsonl"
+    adds, skilled = file.read_text().splitlines()
+    file.write_text(adds + "\n" + skilled.replace('"id": "right"}', '"id": "left"}') + "\n")
+    train, _ = await rig.builder(bundle=str(root), train_split="all")()
+    assert len(train) == 1
+    file.write_text(adds.replace('"id": "right"}', '"id": "left"}') + "\n" + skilled + "\n")
+    with pytest.raises(RewardError, match="task 'adds'"):
+        await rig.builder(bundle=str(root), train_split="all")()
 
 
 async def test_two_verify_steps_and_no_reward_are_refused(rig: Any, tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
 from tinker_cookbook.rl.metric_util import RLTestSetEvaluator
+from tinker_cookbook.rl.rollout_strategy import MinViableGroup, RetryOnFailure
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
 from agent_env.runs import RunState
@@ -89,43 +90,61 @@ async def test_a_resumed_training_files_under_its_step_and_nothing_twice(rig: An
     assert before.isdisjoint(run.run_id for run in rig.filed("counter/train/step-0001"))
 
 
-async def test_a_pickled_group_plays_the_same(rig: Any) -> None:
-    """A builder that went through pickle holds paths and settings, and files where the other would."""
-    train, test = await rig.builder(groups_per_batch=1, group_size=2, test_split="test")()
-    train.get_batch(3)
-    builders = [*train.get_batch(4), *test.get_batch(0)]
-    copies = [pickle.loads(pickle.dumps(builder)) for builder in builders]
-    assert [copy.logging_tags() for copy in copies] == [builder.logging_tags() for builder in builders]
-    await play_all(rig, copies)
-    assert counts(rig) == {"counter/eval/step-0005": 1, "counter/train/step-0004": 2}
+async def test_retried_rollouts_are_filed_with_their_attempt_and_none_twice(rig: Any) -> None:
+    """A retry makes a whole group's rollouts and plays one of them: that one is filed, as another attempt."""
+    for strategy in (RetryOnFailure(max_retries=2), MinViableGroup(min_successful=3, max_retries=2)):
+        failures = iter([RuntimeError("lost"), RuntimeError("lost")])
+
+        def script(at: int, text: str, failures: Iterator[Exception] = failures) -> Any:
+            return rig.Say(error=error) if (error := next(failures, None)) else rig.submits[at]
+
+        name = f"test/{type(strategy).__name__}"
+        group = await do_group_rollout(rig.group(size=3, group=name), rig.policy(script), strategy=strategy)
+        assert len(group.trajectories_G) == 3
+        runs = rig.filed(name)
+        assert Counter((run.attempt, run.state) for run in runs) == {
+            (0, RunState.ABANDONED): 2,
+            (0, RunState.COMPLETED): 1,
+            (1, RunState.COMPLETED): 1,
+            (2, RunState.COMPLETED): 1,
+        }
 
 
-def rewards_in_a_worker(builder: Any) -> list[float]:
-    """Play a group in a process of its own."""
+async def test_a_group_played_again_is_filed_as_another_attempt(rig: Any) -> None:
+    """Asynchronous training plays a group whose runs became too old again: what it trains on is the last attempt."""
+    train, _ = await rig.builder(groups_per_batch=1, group_size=2)()
+    (builder,) = train.get_batch(0)
+    for _ in range(3):
+        await do_group_rollout(builder, rig.policy(rig.submits))
+    assert Counter(run.attempt for run in rig.filed("counter/train/step-0000")) == {0: 2, 1: 2, 2: 2}
 
-    class Replies:
-        async def __call__(self, model_input: Any, stop: Any, *, max_tokens: int | None = None) -> Any:
-            from tinker_cookbook.completers import TokensWithLogprobs
 
-            from agent_env.training._framing import framing_of
+async def test_a_batch_is_asked_for_without_waiting_for_the_disk(rig: Any) -> None:
+    """The trainer asks on its event loop, while other processes may be writing."""
+    train, _ = await rig.builder(groups_per_batch=1, group_size=1)()
+    await play_all(rig, train.get_batch(0))
+    assert counts(rig) == {"counter/train/step-0000": 1}
+    again, _ = await rig.builder(groups_per_batch=1, group_size=1)()
+    with closing(sqlite3.connect(rig.runs / "index.sqlite3", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # whoever waited for the disk would never come back
+        again.get_batch(0)
+        other.execute("ROLLBACK")
+    assert counts(rig) == {}
 
-            framing = framing_of(builder.settings.renderer_name, builder.settings.model_name)
-            tokens = framing.written({"role": "assistant", "content": "Done."})
-            return TokensWithLogprobs(tokens=tokens, maybe_logprobs=[0.0] * len(tokens))
 
-    group = asyncio.run(do_group_rollout(builder, Replies()))  # type: ignore[arg-type]
+async def test_the_event_loop_goes_on_while_a_builder_opens_its_files(rig: Any) -> None:
+    """A run index that another process holds for a while, a large bundle: the trainer's heartbeats go on meanwhile."""
+    _process.run_index(rig.runs).close()
     _process.close_run_indexes()
-    return group.get_total_rewards()
-
-
-@pytest.mark.timeout(120)
-async def test_a_group_is_played_in_a_worker_process(rig: Any) -> None:
-    """Sent to a spawned process, a group is played and filed there."""
-    builder = rig.group(size=2)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        rewards = await asyncio.get_running_loop().run_in_executor(pool, rewards_in_a_worker, builder)
-    assert rewards == [0.0, 0.0]
-    assert [(run.state, run.reward) for run in rig.filed()] == [(RunState.COMPLETED, 0.0)] * 2
+    file = rig.runs / "index.sqlite3"
+    file.unlink()
+    for beside in rig.runs.glob("index.sqlite3-*"):
+        beside.unlink()
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, other.execute, "ROLLBACK")
+        train, _ = await rig.builder()()
+    assert len(train) == 1
 
 
 async def test_held_out_play_gives_rewards_by_task_and_counts_failures(rig: Any) -> None:

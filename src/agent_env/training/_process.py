@@ -5,13 +5,14 @@ A group builder holds paths and settings, so that it can be sent to another proc
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
 from agent_env.bundle import Bundle, load_bundle
 from agent_env.runs import RunIndex
 
-__all__ = ["bundle", "close_run_indexes", "run_index"]
+__all__ = ["bundle", "close_run_indexes", "opened", "run_index"]
 
 _lock = threading.Lock()
 _bundles: dict[Path, Bundle] = {}
@@ -43,6 +44,22 @@ def run_index(folder: Path) -> RunIndex:
         if folder not in _indexes:
             _indexes[folder] = RunIndex.open(folder)
         return _indexes[folder]
+
+
+async def opened(bundle_root: Path, runs: Path) -> tuple[Bundle, RunIndex]:
+    """The bundle and the run index at two resolved paths; what this process has not read or opened yet is, in a thread.
+
+    Raises:
+        BundleError: When the bundle has problems.
+        UsageError: When there is none.
+        RunIndexError: When the run index cannot be opened.
+    """
+    found, index = _bundles.get(bundle_root), _indexes.get(runs)  # without the lock: it is held while files are read
+    if found is None:
+        found = await asyncio.to_thread(bundle, bundle_root)
+    if index is None:
+        index = await asyncio.to_thread(run_index, runs)
+    return found, index
 
 
 def close_run_indexes() -> None:

@@ -26,7 +26,7 @@ class TrainingSteps:
     """Which step a training is at, and which groups this process has begun to file.
 
     A training that was stopped plays the steps since its last checkpoint again: the runs it left of such a step are deleted
-    when the step is begun, once.
+    when the step is begun, once. Nothing here waits for the disk, and every method may be called in any thread.
     """
 
     def __init__(self, runs: Path, ask_trainer: Callable[[asyncio.AbstractEventLoop], int | None]) -> None:
@@ -59,17 +59,12 @@ class TrainingSteps:
         with self._lock:
             if group not in self._begun:
                 self._begun.add(group)
-                index = _process.run_index(self._runs)
-                if index.groups(group):
-                    index.delete_group(group)
+                _process.run_index(self._runs).begin_group(group)
         return group
 
 
 class EvalGroup:
-    """The name of an evaluation's group, which depends on when it is played.
-
-    Pickled, it is the name as a string: a worker process files where the process that sent it says.
-    """
+    """The name of an evaluation's group, which depends on when it is played."""
 
     def __init__(self, run_name: str, steps: TrainingSteps) -> None:
         self._run_name = run_name
@@ -78,6 +73,3 @@ class EvalGroup:
     def begin(self) -> str:
         """Return the name for an evaluation that is played now, and begin that group (see `TrainingSteps.begin`)."""
         return self._steps.begin(eval_group(self._run_name, self._steps.evaluated))
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return (str, (self.begin(),))

@@ -60,7 +60,7 @@ async def play_split(
             raise TrainingError("max_generation_tokens: say how much the sampling client may write in one message")
         policy = TinkerTokenCompleter(policy, max_tokens=builder.max_generation_tokens, temperature=temperature)
     completer = policy
-    settings, tasks = builder.checked(split)
+    settings, tasks = await asyncio.to_thread(builder.checked, split)
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     failures: defaultdict[str, list[str]] = defaultdict(list)
     played = 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_env.bundle import Task
-from agent_env.errors import TrainingError
+from agent_env.errors import RunIndexError, TrainingError
 from agent_env.training import _process
 from agent_env.training._adapter import ScoredWhenCut
 from agent_env.training._cookbook import (
@@ -33,6 +33,7 @@ from agent_env.training._cookbook import (
 )
 from agent_env.training._episodes import Rollout, RunGroup
 from agent_env.training._framing import Framing, History, framing_for, framing_of
+from agent_env.training._playable import playable_tasks
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings
 from agent_env.training._slots import slots_for
 from agent_env.training._steps import EvalGroup, TrainingSteps, train_group
@@ -67,41 +68,70 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
     """Makes the rollouts of one task. Picklable; what is heavy is made or found where the rollouts are played."""
 
     def __init__(
-        self, settings: GroupSettings, task_id: str, size: int, group: str | EvalGroup, *, tags: Sequence[str] = ()
+        self,
+        settings: GroupSettings,
+        task_id: str,
+        size: int,
+        group: str | EvalGroup,
+        *,
+        tags: Sequence[str] = (),
+        sent_as_attempt: int | None = None,
     ) -> None:
+        """Args: what the groups have in common, the task, how many rollouts, where they are filed, the task's tags, and of a
+        builder that another process made, which attempt its rollouts are.
+        """
         self.settings = settings
         self.task_id = task_id
         self.size = size
         self.group = group
         self.tags = tuple(tags)
         self._open: list[RunGroup] = []
+        self._attempts: dict[str, int] = {}
+        """By the name that it is filed under, how many times the group's rollouts were asked for: once for each play and
+        once for each retry. Asynchronous training plays a group whose runs became too old again."""
+        self._is_sent = sent_as_attempt is not None
+        if sent_as_attempt is not None:
+            self._attempts[self._name()] = sent_as_attempt
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuilt, (self.settings, self.task_id, self.size, self.group, self.tags))
+        """Sent to another process, the group is played there, once, under the name it would have here and now."""
+        name = self._name()
+        attempt = self._attempts.get(name, 0)
+        self._attempts = {name: attempt + 1}
+        return (_sent, (self.settings, self.task_id, self.size, name, self.tags, attempt))
 
     async def make_envs(self) -> Sequence[Env]:
         """Make the group's rollouts; asked again while the group is played, make more for a retry."""
         settings = self.settings
         framing = framing_of(settings.renderer_name, settings.model_name, settings.history)
-        return [self._env(rollout, framing) for rollout in self._group().rollouts(self.size)]
+        group = await self._group()
+        rollouts = group.rollouts(self.size)
+        self._attempts = {group.name: group.attempts}
+        return [self._env(rollout, framing) for rollout in rollouts]
 
     def _env(self, rollout: Rollout, framing: Framing) -> Env:
         settings = self.settings.rollout
         return ScoredWhenCut(EpisodeEnv(rollout, framing, settings), framing, settings)
 
-    def _group(self) -> RunGroup:
+    def _name(self) -> str:
+        return self.group if isinstance(self.group, str) else self.group.begin()
+
+    async def _group(self) -> RunGroup:
         playing = _playing.get()
         if playing is not None and playing[0] is self and not playing[1].is_closed:
             return playing[1]
         settings = self.settings
+        bundle, index = await _process.opened(settings.bundle, settings.runs)
+        name = self._name()
         group = RunGroup(
-            task=_process.bundle(settings.bundle).task(self.task_id),
-            name=self.group if isinstance(self.group, str) else self.group.begin(),
-            index=_process.run_index(settings.runs),
+            task=bundle.task(self.task_id),
+            name=name,
+            index=index,
             slots=slots_for(f"{settings.runs}/{settings.run_name}", settings.max_concurrent_episodes),
             reward=settings.reward,
             score_within_s=settings.rollout.score_within_s,
             labels={"renderer": settings.renderer_name, "model": settings.model_name},
+            attempts=self._attempts.get(name, 0),
         )
         self._open.append(group)
         _playing.set((self, group))
@@ -130,14 +160,26 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
             await group.close()
             if group in self._open:
                 self._open.remove(group)
+            if self._is_sent:
+                await _written(group)
 
     def logging_tags(self) -> list[str]:
         """The bundle's name and the task's tags."""
         return list(self.tags)
 
 
-def _rebuilt(settings: GroupSettings, task_id: str, size: int, group: str, tags: Sequence[str]) -> EpisodeGroupBuilder:
-    return EpisodeGroupBuilder(settings, task_id, size, group, tags=tags)
+def _sent(
+    settings: GroupSettings, task_id: str, size: int, group: str, tags: Sequence[str], attempt: int
+) -> EpisodeGroupBuilder:
+    return EpisodeGroupBuilder(settings, task_id, size, group, tags=tags, sent_as_attempt=attempt)
+
+
+async def _written(group: RunGroup) -> None:
+    """Wait until a group's runs are on disk: a worker process may be ended as soon as it has given its result back."""
+    try:
+        await asyncio.to_thread(group.index.flush)
+    except RunIndexError:  # raised in cleanup it would mask the rollout's own error
+        logger.exception("task '%s': its runs could not be written", group.task.id)
 
 
 @dataclass(kw_only=True)
@@ -215,7 +257,9 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
     max_generation_tokens: int | None = None
     """Tokens kept free for the next message under `max_trajectory_tokens`: the config's `max_tokens`."""
     max_concurrent_episodes: int | None = 256
-    """Episodes under way at once in one process, over training and evaluation. None is no bound."""
+    """Episodes under way at once in one process, over training and evaluation. None is no bound. Slots are not shared
+    between processes: with a rollout executor each worker plays one group at a time, so at most `group_size` episodes, or
+    this many if that is less, are under way in each of them."""
     failed_reward: float = 0.0
     """What a cut gives in addition to the score at the cut; negative punishes running into limits."""
     history: str = "tokens"
@@ -236,19 +280,19 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             BundleError: When the bundle has problems.
             UsageError: When there is no such bundle or split.
             RewardError: When it is not clear what the reward of a task is.
-            TrainingError: When a split has no task to play, a setting makes no sense, or the renderer cannot write the
+            TrainingError: When a split has no task that a trainer can play, a setting makes no sense, or the renderer cannot write the
                 bundle's tools.
             RunIndexError: When the runs folder cannot be written.
         """
         steps = TrainingSteps(Path(self.runs), step_under_evaluation)
         steps.on_loop(asyncio.get_running_loop())
-        train = self.dataset(self.train_split, steps=steps)
+        train = await asyncio.to_thread(self.dataset, self.train_split, steps=steps)
         if self.test_split is None:
             return train, None
-        return train, self.dataset(self.test_split, steps=steps, is_test=True)
+        return train, await asyncio.to_thread(self.dataset, self.test_split, steps=steps, is_test=True)
 
     def dataset(self, split: str, *, steps: TrainingSteps, is_test: bool = False) -> EpisodeDataset:
-        """One split as a dataset. Raises as the call does."""
+        """One split as a dataset. Raises as the call does. Reads files: on an event loop, call it in a thread."""
         settings, tasks = self.checked(split)
         return EpisodeDataset(
             settings=settings,
@@ -262,7 +306,10 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
         )
 
     def checked(self, split: str) -> tuple[GroupSettings, Sequence[Task]]:
-        """The tasks of a split, and what all groups have in common, checked. Raises as the call does."""
+        """The tasks of a split, and what all groups have in common, checked. Raises as the call does.
+
+        Reads files: on an event loop, call it in a thread.
+        """
         for name in ("groups_per_batch", "group_size", "eval_group_size", "epochs", "max_messages"):
             value: int | None = getattr(self, name)
             if value is not None and value < 1:
@@ -276,9 +323,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
         except ValueError:
             raise TrainingError(f"history={self.history!r}: write {' or '.join(History)}") from None
         bundle = _process.bundle(Path(self.bundle), fresh=True)
-        tasks = bundle.select(split)
-        if not tasks:
-            raise TrainingError(f"split {split!r} of bundle {bundle.name} has no task to play")
+        tasks = playable_tasks(bundle, split)
         rule = resolve_reward(bundle, self.reward, tasks)
         framing_for(bundle, self.renderer_name, self.model_name_for_tokenizer, history)
         _warn_of_clamp(self.model_name_for_tokenizer)

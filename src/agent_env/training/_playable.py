@@ -1,0 +1,60 @@
+"""Which tasks of a split a trainer can play; the others are left out before training, and named."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from agent_env.bundle import AddSkills, Bundle, Prompt, Task
+from agent_env.errors import TrainingError
+
+__all__ = ["playable_tasks"]
+
+logger = logging.getLogger(__name__)
+
+_LISTED = 20
+"""How many tasks a message names before it counts the rest."""
+
+
+def playable_tasks(bundle: Bundle, split: str) -> Sequence[Task]:
+    """The tasks of a split that the played agent can play as a trainer's rollout. One warning says which are not, and why.
+
+    Raises:
+        UsageError: When the bundle has no such split.
+        TrainingError: When it has no task, or none that can be played.
+    """
+    tasks = bundle.select(split)
+    if not tasks:
+        raise TrainingError(f"split {split!r} of bundle {bundle.name} has no task to play")
+    left_out: dict[str, list[str]] = {}
+    kept: list[Task] = []
+    for task in tasks:
+        why = _why_not(task)
+        if why is None:
+            kept.append(task)
+        else:
+            left_out.setdefault(why, []).append(task.id)
+    if left_out:
+        said = "; ".join(f"{_named(ids)} {why}" for why, ids in left_out.items())
+        if not kept:
+            raise TrainingError(f"split {split!r} of bundle {bundle.name} has no task that can be trained on: {said}")
+        count = len(tasks) - len(kept)
+        logger.warning("split %r of bundle %s: %d of %d left out: %s", split, bundle.name, count, len(tasks), said)
+    return kept
+
+
+def _why_not(task: Task) -> str | None:
+    played = task.bundle.played
+    prompted = dict.fromkeys(step.agent for step in task.steps if isinstance(step, Prompt))
+    if any(isinstance(step, AddSkills) and step.agent == played for step in task.steps):
+        return f"(gives '{played}' skills, which a trainer cannot show it)"
+    if played not in prompted:
+        return f"(never prompts '{played}', the played agent)"
+    if others := [f"'{agent}'" for agent in prompted if agent != played]:
+        return f"(prompts {', '.join(others)}, and a trainer plays '{played}' only)"
+    return None
+
+
+def _named(ids: Sequence[str]) -> str:
+    listed = ", ".join(f"'{task_id}'" for task_id in ids[:_LISTED])
+    return listed if len(ids) <= _LISTED else f"{listed} and {len(ids) - _LISTED} others"
