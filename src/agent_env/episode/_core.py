@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_env.bundle import Prompt, Task
 from agent_env.envs import EnvSession, ToolAnswer, ToolSpec
@@ -22,6 +22,9 @@ from agent_env.episode.sink import EpisodeSink
 from agent_env.errors import EpisodeError, EpisodeFailedError, EpisodeStateError
 from agent_env.outcome import CutReason, EpisodeResult, Failure, Outcome
 from agent_env.verify import EpisodeView, Message
+
+if TYPE_CHECKING:
+    from agent_env.episode._episode import Turn
 
 __all__ = ["Agent", "CallRequest", "Core", "EndRequest", "EpisodeState", "TurnState"]
 
@@ -59,7 +62,7 @@ class Agent:
 class TurnState:
     """A turn's state. `closed` makes the error for whoever uses it after its end; it gets what they did."""
 
-    __slots__ = ("agent", "closed", "index", "over", "prompt", "said", "step")
+    __slots__ = ("agent", "closed", "index", "over", "prompt", "said", "shown", "step")
 
     def __init__(self, index: int, agent: Agent, prompt: str, step: str) -> None:
         self.index = index
@@ -71,6 +74,8 @@ class TurnState:
         """What a call is answered once a tool or a failure has ended the turn, and `end` was not called yet."""
         self.said: Message | None = None
         """What the agent said last."""
+        self.shown: Turn | None = None
+        """What callers have of it while it is open: asked for twice, it is the same one."""
 
 
 class CallRequest:
@@ -214,6 +219,7 @@ class Core:
         """Take the move back from the caller."""
         if self.turn is not None:
             self.turn.closed = closed
+            self.turn.shown = None  # else the episode, and the states of its envs, wait for the garbage collector
             self.turn = None
         if self.state is EpisodeState.TURN:
             self.state = EpisodeState.RUNNING

@@ -65,12 +65,10 @@ class Episode:
     A call that does not fit the episode's state raises EpisodeStateError and changes nothing.
     """
 
-    __slots__ = ("_core", "_shown")
+    __slots__ = ("_core",)
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._shown: tuple[TurnState, Turn] | None = None
-        """The turn that callers have, and whose it is: asked for twice, it is the same one."""
 
     @property
     def run_id(self) -> str:
@@ -93,9 +91,9 @@ class Episode:
         turn = self._core.turn
         if turn is None:
             return None
-        if self._shown is None or self._shown[0] is not turn:
-            self._shown = (turn, Turn(self, self._core, turn))
-        return self._shown[1]
+        if turn.shown is None:
+            turn.shown = Turn(self, self._core, turn)
+        return turn.shown
 
     @property
     def view(self) -> EpisodeView:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -430,3 +432,28 @@ async def _misuse(what: str, episode: Episode, turn: Turn) -> None:
 
 def _counted() -> dict[str, Any]:
     return {"verify": {"python": "verifiers/counted.py"}}
+
+
+@pytest.mark.parametrize("ending", ["end", "cut"])
+async def test_an_episode_that_has_ended_does_not_wait_for_the_garbage_collector(
+    make_task: MakeTask, ending: str
+) -> None:
+    """What it held, as a large universe, is freed when the last one lets go of it."""
+    task = make_task()
+    gc.collect()
+    gc.disable()
+    try:
+        async with open_episode(task) as episode:
+            turn = await episode.start()
+            assert turn is not None
+            env = weakref.ref(next(iter(task.bundle.envs["counter"].python.module().OPEN)))
+            await turn.call("add", {"by": 2})
+            if ending == "end":
+                await turn.end(SAY)
+            else:
+                await episode.cut(CutReason.TOKEN_LIMIT)
+        del episode, turn
+        await asyncio.sleep(0)
+        assert env() is None
+    finally:
+        gc.enable()
