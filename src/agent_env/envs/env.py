@@ -188,7 +188,10 @@ class _PythonSession:
                 raise broken from exc
             return ToolAnswer(clean_text(_said(exc)), is_error=True, traceback="".join(traceback.format_exception(exc)))
         ends_turn = (answer.ends_turn or tool.spec.ends_turn) and not answer.is_error
-        return replace(answer, text=clean_text(answer.text), ends_turn=ends_turn)
+        text = clean_text(answer.text)
+        if text is answer.text and ends_turn == answer.ends_turn:
+            return answer
+        return replace(answer, text=text, ends_turn=ends_turn)
 
 
 def _call_in_thread(tool: PythonTool, env: Env, arguments: Mapping[str, Any]) -> object:

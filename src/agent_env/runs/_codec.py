@@ -21,6 +21,8 @@ CHUNK_BYTES = 256 * 1024
 CHUNK_EVENTS = 64
 """A chunk has at most this many events."""
 
+_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
 _DEPTH = 100
 
 
@@ -31,9 +33,9 @@ def encode(value: object) -> bytes:
     become the strings "NaN", "Infinity" and "-Infinity"; an object that JSON does not know becomes its `repr`.
     """
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        text = _JSON.encode(value)
     except (TypeError, ValueError, RecursionError):
-        text = json.dumps(_plain(value, 0), allow_nan=False, separators=(",", ":"))
+        text = _JSON.encode(_plain(value, 0))
     return text.encode("ascii")
 
 

@@ -26,18 +26,19 @@ class Counts(NamedTuple):
 
     def with_event(self, event: EventLike) -> Counts:
         """The counts after `event`."""
+        events, messages, calls, call_errors, turns = self
         match event.kind:
             case "message":
-                return self._replace(events=self.events + 1, messages=self.messages + 1)
+                messages += 1
             case "call":
-                return self._replace(events=self.events + 1, calls=self.calls + 1)
+                calls += 1
             case "answer":
-                errors = self.call_errors + bool(event.data.get("is_error"))
-                return self._replace(events=self.events + 1, call_errors=errors)
+                call_errors += bool(event.data.get("is_error"))
             case "turn_started":
-                return self._replace(events=self.events + 1, turns=self.turns + 1)
+                turns += 1
             case _:
-                return self._replace(events=self.events + 1)
+                pass
+        return Counts(events + 1, messages, calls, call_errors, turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
