@@ -6,6 +6,7 @@ import logging
 import threading
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,7 +170,9 @@ def test_a_renderer_that_cannot_be_continued_is_found_out_by_rendering_not_by_na
     finally:
         unregister_renderer("numbering")
     assert not framing.continues
-    assert sum("cannot be continued" in record.message for record in caplog.records) == 1
+    (warning,) = [record.message for record in caplog.records if "cannot be continued" in record.message]
+    assert "numbering" in warning
+    assert "tool answers differently after another conversation" in warning
     assert not Framing(Reversed(framing.renderer.tokenizer)).continues
     assert not Framing(Forgetful(framing.renderer.tokenizer)).continues_turns
 
@@ -191,3 +194,41 @@ async def test_a_renderer_that_cannot_be_continued_renders_the_whole_each_time(r
     group = await do_group_rollout(builder, rig.policy(rig.submits))
     assert group.get_total_rewards() == [1.0]
     assert len(trajectory_to_data(group.trajectories_G[0], 1.0)) == 3
+
+
+@pytest.fixture
+def chat_rig(rig: Any, tmp_path: Path) -> Any:
+    """A bundle without tools, whose task has three prompts."""
+    files = {
+        "bundle.yaml": "name: chat\nversion: 1.0.0\ndescription: Talk.\nlicense: Apache-2.0\n"
+        "agents:\n  talker: {kind: played, system_prompt: Talk.}\n",
+        "tasks/talk.yaml": "id: talk\nprompt: [Hello., And now?, Bye.]\nverify: {python: verifiers/polite.py}\n",
+        "verifiers/polite.py": "def score(episode):\n    return len(episode.replies) / 3\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "chat" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "chat" / name).write_text(text)
+    return replace(rig, bundle=tmp_path / "chat", renderer_name="role_colon")
+
+
+async def test_a_bundle_without_tools_is_played_with_role_colon_as_one_sequence(chat_rig: Any) -> None:
+    """Its replies end with the start of the next message; turns go on from that, and the rollout is one datum."""
+    trajectory, policy = await played(
+        chat_rig, [chat_rig.reply("Hi."), chat_rig.reply("I sit."), chat_rig.reply("Bye.")], "talk"
+    )
+    assert sum(step.reward for step in trajectory.transitions) == 1.0
+    (datum,) = trajectory_to_data(trajectory, 1.0)
+    assert sum(datum.loss_fn_inputs["mask"].data) == sum(len(step.ac.tokens) for step in trajectory.transitions)
+    said = "System: Talk.\n\nUser: Hello.\n\nAssistant: Hi.\n\nUser: And now?\n\nAssistant: I sit.\n\nUser: Bye.\n\nAssistant:"
+    assert chat_rig.framing.renderer.tokenizer.decode(policy.prompts[-1]) == said
+
+
+async def test_a_reply_that_ends_in_end_of_text_is_a_clean_end(chat_rig: Any) -> None:
+    """End-of-text is no part of the conversation: the next turn is rendered whole, and nothing is cut."""
+    tokenizer = chat_rig.framing.renderer.tokenizer
+    ended = chat_rig.Say(tokens=[*tokenizer.encode(" Hi."), tokenizer.eos_token_id])
+    trajectory, policy = await played(chat_rig, [ended, chat_rig.reply("I sit."), chat_rig.reply("Bye.")], "talk")
+    assert sum(step.reward for step in trajectory.transitions) == 1.0
+    assert len(trajectory_to_data(trajectory, 1.0)) == 2
+    said = "System: Talk.\n\nUser: Hello.\n\nAssistant: Hi.\n\nUser: And now?\n\nAssistant:"
+    assert tokenizer.decode(policy.prompts[1]) == said

@@ -35,6 +35,7 @@ from agent_env.training._cookbook import (
     get_tokenizer,
 )
 from agent_env.training._reading import Reading
+from agent_env.training._tokenizer import shared_tokenizer
 
 __all__ = ["Framing", "History", "extended", "framing_for", "framing_of"]
 
@@ -132,7 +133,7 @@ def framing_of(renderer_name: str, model_name: str, history: History = History.T
 
 @cache
 def _framing_of(renderer_name: str, model_name: str, history: History) -> Framing:
-    tokenizer = get_tokenizer(model_name)
+    tokenizer = _tokenizer_of(model_name)
     renderer = get_renderer(renderer_name, tokenizer, model_name=model_name)
     if getattr(renderer, "image_processor", renderer) is None:
         try:
@@ -150,6 +151,11 @@ def _framing_of(renderer_name: str, model_name: str, history: History) -> Framin
             differs,
         )
     return framing
+
+
+@cache
+def _tokenizer_of(model_name: str) -> Any:
+    return shared_tokenizer(get_tokenizer(model_name))
 
 
 def framing_for(bundle: Bundle, renderer_name: str, model_name: str, history: History = History.TOKENS) -> Framing:
@@ -250,7 +256,8 @@ class Framing:
         rest = self._rest(after, new, sampled, truncated=truncated)
         if rest is None:
             return None
-        return ModelInput(chunks=[*prompt.chunks, EncodedTextChunk(tokens=list(sampled)), *rest])
+        text, *others = rest
+        return ModelInput(chunks=[*prompt.chunks, EncodedTextChunk(tokens=[*sampled, *text.tokens]), *others])
 
     def written(self, message: Message) -> list[int]:
         """The tokens that a model writes for an assistant's message, as the renderer would have them.
@@ -284,14 +291,16 @@ class Framing:
         has nothing but a call, one of them gives the call as text too.
         """
         content = message["content"]
-        calls = [*message.get("tool_calls", ()), *message.get("unparsed_tool_calls", ())]
-        if not calls or isinstance(content, str):
-            return {**message, "content": ""} if calls and self._repeats_calls else message
+        if not message.get("tool_calls"):
+            return message
+        if isinstance(content, str):
+            return {**message, "content": ""} if self._repeats_calls else message
         kept = sum(1 for _ in takewhile(lambda part: part["type"] != "text", content))
         if any(part["type"] != "text" for part in content[kept:]):
             return message
         text = "".join(part["text"] for part in content[kept:])
-        text = self._around_calls.taken_from(text, calls=len(calls))
+        calls = len(message.get("tool_calls", ())) + len(message.get("unparsed_tool_calls", ()))
+        text = self._around_calls.taken_from(text, calls=calls)
         return {**message, "content": [*content[:kept], *([{"type": "text", "text": text}] if text else [])]}
 
     def _probe_repeats(self) -> bool:
@@ -340,7 +349,7 @@ class Framing:
     def _rest(
         self, after: _Next, new: Sequence[Message], sampled: Sequence[int], *, truncated: bool
     ) -> list[Any] | None:
-        """What a template writes after an assistant's message for the new ones, up to where the next one starts.
+        """What a template writes after an assistant's message for the new ones, up to where the next one starts: a text first.
 
         The new messages are rendered after a stand-in for the conversation, which is cut off.
         """
@@ -360,8 +369,7 @@ class Framing:
             return None
         if tokens[: len(cut)] != cut:
             return None
-        left = tokens[len(cut) :]
-        return [*([EncodedTextChunk(tokens=left)] if left else []), *others]
+        return [EncodedTextChunk(tokens=tokens[len(cut) :]), *others]
 
     def _is_ended(self, tokens: Sequence[int]) -> bool:
         """Whether tokens end with a stop of the renderer's."""
