@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -427,6 +427,8 @@ def test_calls_come_in_the_order_they_were_written(family: Family) -> None:
     message, calls = read(family, sampled(family, fits, broken, misfit, fits), tools(x=TEXT, y=INTEGER))
     assert [call.arguments for call in calls] == [{"x": "01912"}, None, None, {"x": "01912"}]
     assert all(call.name == "book" and call.error for call in calls[1:3])
+    assert calls[2].is_misfit
+    assert calls[1].is_misfit != family.is_json
     assert "expected an integer" in calls[2].error
     assert len(message["tool_calls"]) + len(message.get("unparsed_tool_calls", [])) == 4
     assert not any("tool_call" in str(part) for part in message["content"])
@@ -479,12 +481,11 @@ def rendered(family: Family, message: Any) -> str:
 @pytest.mark.parametrize("family", [QWEN3, QWEN3_5, NEMOTRON, GLM], ids=shown)
 def test_a_call_inside_thinking_is_no_call(family: Family) -> None:
     """What counts as a call is the parser's to say: here it takes a thought call for a thought."""
-    value = '"a"' if family.is_json else "a"
-    thought, said = family.call("book", [("x", value)]), family.call("book", [("x", value)])
+    thought, said = (family.call("book", [("x", f'"{x}"' if family.is_json else x)]) for x in ("1", "1.10"))
     thinks = family.thinks.replace("I think.", f"Shall I {thought}?")
     tokens = byte_tokenizer().encode(thinks + said + family.stop, add_special_tokens=False)
     message, calls = read(family, tokens, tools(x=TEXT))
-    assert [call.arguments for call in calls] == [{"x": "a"}]
+    assert [call.arguments for call in calls] == [{"x": "1.10"}]
     assert len(message["tool_calls"]) == 1
 
 
@@ -584,10 +585,11 @@ def test_a_call_that_does_not_end_is_an_error_that_names_its_tool(family: Family
     ],
 )
 def test_a_call_whose_frame_is_broken_says_how(inner: str, name: str, says: str) -> None:
-    """Around the arguments there is JSON too, and it can be wrong in as many ways."""
-    _, [call] = read(QWEN3, sampled(QWEN3, f"<tool_call>\n{inner}\n</tool_call>"), tools(x=TEXT))
+    """Around the arguments there is JSON too, and it can be wrong in as many ways; the message can be rendered again."""
+    message, [call] = read(QWEN3, sampled(QWEN3, f"<tool_call>\n{inner}\n</tool_call>"), tools(x=TEXT))
     assert (call.name, call.arguments) == (name, None)
     assert says in call.error
+    rendered(QWEN3, message)
 
 
 @pytest.mark.parametrize("raw", ["", " ", "5", "null", '"{}"', '"{\\"x\\": 1}"', "[]", "{]"])
@@ -598,6 +600,25 @@ def test_arguments_that_are_no_object_are_an_error(family: Family, raw: str) -> 
     _, [call] = read(family, sampled(family, written), tools(x=TEXT))
     assert (call.name, call.arguments) == ("book", None)
     assert "the arguments" in call.error
+    assert call.call_id == ("functions.book:0" if family is KIMI else None)
+
+
+@pytest.mark.parametrize("family", JSON_FAMILIES, ids=shown)
+def test_what_is_nested_too_deeply_is_not_rendered_again(family: Family) -> None:
+    """What the parser could just read, a renderer that is called from further down might not."""
+    raw = "[" * 400 + "]" * 400
+    message, [call] = read(family, sampled(family, family.call("book", [("x", raw)])), tools(x=LIST))
+    assert "nested too deeply" in call.error
+    assert "tool_calls" not in message
+    assert len(message["unparsed_tool_calls"]) == 1
+
+
+def test_a_name_that_is_no_text_can_be_kept() -> None:
+    """JSON lets half of a surrogate pair be written, and no store or tokenizer takes it."""
+    written = '<tool_call>\n{"name": "b\\ud800", "id": "\\udfff", "arguments": {}}\n</tool_call>'
+    message, [call] = read(QWEN3, sampled(QWEN3, written), {})
+    assert (call.name, call.call_id, call.arguments) == ("b?", "?", {})
+    rendered(QWEN3, message)
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family is not GPT_OSS], ids=shown)
@@ -614,19 +635,24 @@ def test_calls_beside_one_that_breaks_the_parser_are_read(family: Family) -> Non
         rendered(family, message)
 
 
-@pytest.mark.parametrize("family", [QWEN3_5, NEMOTRON, GLM, KIMI], ids=shown)
+@pytest.mark.parametrize("family", [QWEN3_5, NEMOTRON, GLM], ids=shown)
+def test_a_run_of_blanks_is_text_like_another(family: Family) -> None:
+    """What the parser was given a short form of is read as it was sampled."""
+    text = "\n" * 20_000
+    message, [call] = read(family, sampled(family, family.call("book", [("x", f"{text}a{text}")])), tools(x=TEXT))
+    assert call.arguments == {"x": f"{text}a{text}"}
+    assert len(message["tool_calls"]) == 1
+
+
+@pytest.mark.parametrize("family", [QWEN3_5, NEMOTRON, KIMI], ids=shown)
 def test_a_run_of_blanks_does_not_stall_the_parser(family: Family) -> None:
-    """The cookbook's expressions take the cube of its length: 20,000 line ends took hours, and are a text like another."""
-    blanks = "\n" * 20_000
-    if family.is_json:
-        written = family.call("book", [("x", f'"a",{blanks}"y": 1')])
-    else:
-        written = family.call("book", [("x", f"a{blanks}b"), ("y", "1")])
-    _, [call] = read(family, sampled(family, written), tools(x=TEXT, y=INTEGER))
-    assert call.arguments == {"x": "a" if family.is_json else f"a{blanks}b", "y": 1}
-    if not family.is_json:
-        _, [call] = read(family, sampled(family, written.replace("</parameter>", "").replace("</arg_value>", "")), {})
-        assert "does not end" in call.error
+    """The cookbook's expressions take the cube of its length where the mark after it is missing: here, hours."""
+    written = family.call("book", [("x", "\n" * 20_000 + "a")])
+    for mark in ("</parameter>", "<|tool_call_end|>"):
+        written = written.replace(mark, "")
+    message, [call] = read(family, sampled(family, written), tools(x=TEXT))
+    assert (call.name, call.arguments) == ("book", None)
+    assert len(message["unparsed_tool_calls"]) == 1
 
 
 class StandIn:
@@ -653,14 +679,14 @@ def test_a_dialect_that_is_not_known_is_read_as_its_parser_read_it() -> None:
     assert message["tool_calls"] == made
 
 
-def test_where_the_parser_finds_other_calls_its_own_text_counts() -> None:
+@pytest.mark.parametrize("other", ["", hermes("book", [("x", '"b"')]) * 2, hermes("look", [("x", '"b"')])])
+def test_where_the_parser_finds_other_calls_its_own_text_counts(other: str) -> None:
     """A text that is not what the message was parsed from is not believed."""
     call = ToolCall(function=ToolCall.FunctionBody(name="book", arguments='{"x": "a"}'))
-    other = hermes("book", [("x", '"b"')]) * 2
-    _, [read_call] = reader_of("qwen3").read(
-        {"role": "assistant", "content": "", "tool_calls": [call]}, other, tools(x=TEXT)
-    )
+    message: Any = {"role": "assistant", "content": "", "tool_calls": [call]}
+    read_message, [read_call] = reader_of("qwen3").read(message, other, tools(x=TEXT))
     assert read_call.arguments == {"x": "a"}
+    assert read_message["tool_calls"] == [call]
 
 
 PIECES = [
@@ -690,5 +716,122 @@ def test_nothing_that_is_sampled_is_our_error(family: Family, pieces: Sequence[s
     kept = len(message.get("tool_calls", [])) + len(message.get("unparsed_tool_calls", []))
     assert kept == len(calls)
     assert all((call.arguments is None) == bool(call.error) for call in calls)
+    assert len(message.get("tool_calls", [])) == sum(call.is_misfit or not call.error for call in calls)
     renderer = reader_of(family.renderer).renderer
     renderer.build_supervised_example([{"role": "user", "content": "Go."}, message])
+
+
+# Whole rollouts.
+
+POST = """
+from decimal import Decimal
+from agent_env import Env, tool
+
+class Post(Env):
+    @tool
+    def send(self, zip: str, count: int = 1, price: float = 1.0, note: str | None = None, exact: Decimal | None = None) -> str:
+        \"\"\"Send a parcel.\"\"\"
+        self.state["sent"].append([repr(value) for value in (zip, count, price, note, exact)])
+        return "sent"
+"""
+POST_BUNDLE = {
+    "bundle.yaml": """
+name: post
+version: 1.0.0
+description: Send parcels.
+license: Apache-2.0
+envs:
+  post: {python: "envs/post.py:Post", universe: universes/none.json}
+agents:
+  clerk: {kind: played, system_prompt: "Send what you are told.", envs: [post]}
+""",
+    "envs/post.py": POST,
+    "verifiers/sent.py": "def score(episode):\n    return float(len(episode.state()['sent']))\n",
+    "universes/none.json": '{"sent": []}',
+    "tasks/send.yaml": "id: send\nprompt: Send it.\nverify: {python: verifiers/sent.py}\n",
+}
+
+
+@pytest.fixture(scope="module")
+def post_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle whose env keeps what its tool was called with."""
+    root = tmp_path_factory.mktemp("bundles") / "post"
+    for name, text in POST_BUNDLE.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+MIXED = {
+    "qwen3_disable_thinking": [
+        hermes("send", [("zip", '"01912"'), ("count", "2.0"), ("note", '"null"'), ("exact", '"1.10"')]),
+        hermes("send", [("zip", "19122")]),
+        hermes("send", [("zip", '"a"'), ("zip", '"b"')]),
+        hermes("send", [("zip", "01912")]),
+        hermes("sent", [("zip", '"a"')]),
+        hermes("send", [("zip", '"1e5"'), ("price", "2")]),
+    ],
+    "qwen3_5_disable_thinking": [
+        tagged("send", [("zip", "01912"), ("count", "2.0"), ("note", "nothing"), ("exact", "1.10")]),
+        tagged("send", [("zip", "19122"), ("count", "two")]),
+        tagged("send", [("zip", "a"), ("zip", "b")]),
+        tagged("send", [("zip", "01912")]).replace("</parameter>", ""),
+        tagged("sent", [("zip", "a")]),
+        tagged("send", [("zip", "1e5"), ("price", "2")]),
+    ],
+}
+ANSWERS = {
+    "qwen3_disable_thinking": [
+        "sent",
+        "send was not called:\nzip: expected a string, got 19122",
+        'the arguments are no valid JSON: the key "zip" is written twice',
+        "the arguments are no valid JSON: Expecting ',' delimiter",
+        "there is no tool 'sent', did you mean 'send'?",
+        "sent",
+    ],
+    "qwen3_5_disable_thinking": [
+        "sent",
+        'send was not called:\ncount: expected an integer, got "two"',
+        "send was not called:\nzip: written twice",
+        "this tool call could not be read: zip: it does not end, </parameter> is missing",
+        "there is no tool 'sent', did you mean 'send'?",
+        "sent",
+    ],
+}
+
+
+@pytest.mark.parametrize("renderer_name", list(MIXED))
+async def test_calls_that_fit_run_beside_those_that_do_not(rig: Any, post_bundle: Path, renderer_name: str) -> None:
+    """Each call of one message is answered in its place, typed by the tool's schema; and the episode goes on."""
+    rig = replace(rig, bundle=post_bundle, renderer_name=renderer_name)
+    encode = rig.framing.renderer.tokenizer.encode
+    mixed = encode("\n".join(MIXED[renderer_name]) + "<|im_end|>", add_special_tokens=False)
+    group = await rig.play([rig.Say(tokens=mixed), rig.reply("Done.")], "send")
+    assert group.get_total_rewards() == [2.0]
+    [run] = rig.filed()
+    events = list(rig.index.events(run.run_id))
+    answers = [event.data for event in events if event.kind == "answer"]
+    assert len(answers) == 6
+    assert [answer["is_error"] for answer in answers] == [False, True, True, True, True, False]
+    for answer, expected in zip(answers, ANSWERS[renderer_name], strict=True):
+        assert answer["text"].startswith(expected)
+    made = [event.data["arguments"] for event in events if event.kind == "call"]
+    note = "null" if renderer_name == "qwen3_disable_thinking" else "nothing"
+    assert made[0] == {"zip": "01912", "count": 2, "note": note, "exact": "1.10"}
+    assert made[1:4] == [None, None, None]
+    assert made[5] == {"zip": "1e5", "price": 2}
+
+
+@pytest.mark.parametrize("renderer_name", list(MIXED))
+async def test_a_sample_that_breaks_the_parser_is_answered(rig: Any, post_bundle: Path, renderer_name: str) -> None:
+    """The cookbook's parser raises on it; the rollout is scored all the same."""
+    rig = replace(rig, bundle=post_bundle, renderer_name=renderer_name)
+    write = tagged if "5" in renderer_name else hermes
+    hostile = write("send", [("count", "[" * 3000 + "]" * 3000)]) + "\n" + write("send", [("count", "7" * 5000)])
+    tokens = rig.framing.renderer.tokenizer.encode(hostile + "<|im_end|>", add_special_tokens=False)
+    group = await rig.play([rig.Say(tokens=tokens), rig.reply("Done.")], "send")
+    assert group.get_total_rewards() == [0.0]
+    [run] = rig.filed()
+    answers = [event.data for event in rig.index.events(run.run_id) if event.kind == "answer"]
+    assert [answer["is_error"] for answer in answers] == [True, True]
+    assert all(answer["tool"] == "send" for answer in answers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from decimal import Decimal
@@ -194,6 +195,13 @@ def test_every_parameter_that_does_not_fit_has_a_line() -> None:
     ]
 
 
+@pytest.mark.parametrize(("name", "text"), [("x", "a\ud800"), ("\udfff", "a")])
+def test_half_of_a_surrogate_pair_is_no_text(name: str, text: str) -> None:
+    """No store or model takes it."""
+    with pytest.raises(ToolError, match="half of a surrogate pair"):
+        arguments_from_texts([ParameterText(name, text)], spec(x=TEXT))
+
+
 @pytest.mark.parametrize(
     ("raw", "arguments"),
     [
@@ -301,6 +309,16 @@ def test_a_schema_that_is_broken_checks_nothing(
     with caplog.at_level(logging.WARNING):
         assert arguments_from_json(json.dumps({"x": value}), spec(x=broken)) == {"x": value}
     assert "cannot be used" in caplog.text
+
+
+def test_a_schema_elsewhere_is_not_fetched() -> None:
+    """A schema comes from a server of anyone's: it does not make this machine ask another."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        schema = {"$ref": f"http://127.0.0.1:{server.getsockname()[1]}/room.json"}
+        assert arguments_from_json('{"x": 5}', spec(x=schema)) == {"x": 5}
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_the_rules_of_other_drafts_hold_where_a_schema_names_one() -> None:

@@ -48,6 +48,8 @@ class WrittenCall:
     """JSON values that fit the tool, where there is such a tool; None when there is an error."""
     error: str = ""
     """What is wrong with the call, for the model to read."""
+    is_misfit: bool = False
+    """Whether there is an error though the call can be read: the arguments are not what the tool takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +130,9 @@ class CallReader:
             name = _clean(parsed.function.name if is_call else block.name or _call_name(parsed))
             call_id = (parsed.id if is_call else None) or block.call_id
             call = block.written(tools, name=name, call_id=_clean(call_id) if call_id else None)
-            written.append(call)
-            if not call.error or (is_call and not _is_too_deep(block)):
+            is_misfit = bool(call.error) and is_call and not _is_too_deep(block)
+            written.append(replace(call, is_misfit=is_misfit))
+            if is_misfit or not call.error:
                 body = cast("Callable[..., Any]", ToolCall.FunctionBody)(
                     name=name, arguments=block.recorded(call, parsed)
                 )
@@ -214,7 +217,7 @@ def _matched(
         if not any(block.start < start < block.start + len(block.text) for block in blocks):
             # Elsewhere it is the mark of a call inside the text of one, which the parser takes for another that is cut off.
             pairs.append((_unread(call, start if start >= 0 else len(text)), call))
-    return sorted(pairs, key=lambda pair: pair[0].start)
+    return pairs
 
 
 class _SafeParsing:
