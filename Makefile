@@ -7,6 +7,7 @@ TBIN := $(TINKER)/bin
 SOURCES := $(shell find src -type f -not -name '*.pyc') pyproject.toml
 
 # The trainer's own pins: the package does not depend on them.
+# Another cookbook, in a venv of its own: make tinker-test TINKER=.venv-other COOKBOOK='tinker-cookbook @ git+https://...'
 TORCH := torch==2.13.0
 COOKBOOK := tinker-cookbook>=0.5.8
 

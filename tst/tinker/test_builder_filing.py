@@ -119,6 +119,16 @@ async def test_a_group_played_again_is_filed_as_another_attempt(rig: Any) -> Non
     assert Counter(run.attempt for run in rig.filed("counter/train/step-0000")) == {0: 2, 1: 2, 2: 2}
 
 
+async def test_a_trainer_that_goes_through_the_batches_again_files_each_step_apart(rig: Any) -> None:
+    """With the trainer's own `num_epochs` a batch is asked for once an epoch: each time it is another step."""
+    utils = pytest.importorskip("tinker_cookbook.rl.dataset_utils", reason="from tinker-cookbook 0.6 on")
+    train, _ = await rig.builder(groups_per_batch=3, group_size=1, run_name="mine")()
+    repeated = utils.EpochCycledRLDataset(train, 2)
+    for step in (1, 2, 3):
+        assert {builder.group for builder in repeated.get_batch(step)} == {f"mine/train/step-000{step}"}
+    assert {builder.group for builder in train.get_batch(1)} == {"mine/train/step-0001"}
+
+
 async def test_a_batch_is_asked_for_without_waiting_for_the_disk(rig: Any) -> None:
     """The trainer asks on its event loop, while other processes may be writing."""
     train, _ = await rig.builder(groups_per_batch=1, group_size=1)()

@@ -57,13 +57,10 @@ def rewards_in_a_worker(builder: Any, pid_file: Path, *, hangs: bool) -> list[fl
     pid_file.write_text(str(os.getpid()))
 
     class Says:
-        said = 0
-
         async def __call__(self, model_input: Any, stop: Any, *, max_tokens: int | None = None) -> TokensWithLogprobs:
             framing = framing_of(builder.settings.renderer_name, builder.settings.model_name)
-            if hangs and self.said == builder.size:
+            if "total 3" in framing.renderer.tokenizer.decode(model_input.to_ints()):
                 await asyncio.sleep(3600)
-            self.said += 1
             text = (
                 'Adding.\n<tool_call>\n{"name": "add", "arguments": {"number": 3}}\n</tool_call>' if hangs else "Done."
             )

@@ -5,13 +5,18 @@ Not the trainers themselves: the main job calls those in `_stages.py`.
 Checked against cookbook 0.5.8 and 0.6.1: what is used of them is the same in both, but for
 
 - `EnvGroupBuilder.cleanup`: 0.6 runs it in a task of its own, so nothing may be keyed by the current task;
-- `TokensWithLogprobs`: 0.6 has more fields, with defaults.
+- `TokensWithLogprobs`: 0.6 has more fields, with defaults;
+- `rl.train.Config.num_epochs`: 0.6 goes through a dataset again and again, see `step_of_batch`;
+- asynchronous training: 0.5 plays a group again whose runs became too old; 0.6 trains on them, by default with a loss
+  (`AsyncConfig.loss_fn`) that not every server has;
+- evaluations: 0.6 has one more, after the last step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +68,8 @@ if TYPE_CHECKING:
         get_tokenizer,
         tensor,
     )
+
+    EpochCycledRLDataset: type[RLDataset] | None
 else:
     import chz as chz_package
     from tinker import Datum, EncodedTextChunk, ModelInput, SamplingClient
@@ -97,6 +104,11 @@ else:
     from tinker_cookbook.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
     from tinker_cookbook.tokenizer_utils import get_tokenizer
     from torch import tensor
+
+    try:
+        from tinker_cookbook.rl.dataset_utils import EpochCycledRLDataset
+    except ImportError:  # before 0.6
+        EpochCycledRLDataset = None
 
     chz, chz_field = chz_package.chz, chz_package.field
 
@@ -142,6 +154,7 @@ __all__ = [
     "get_image_processor",
     "get_renderer",
     "get_tokenizer",
+    "step_of_batch",
     "step_under_evaluation",
     "tensor",
 ]
@@ -151,6 +164,18 @@ PARSE_ERROR_MASKED = "parse_error_masked"
 
 _EVALUATION = re.compile(r"eval_.*_iteration_(\d+)")
 """How `rl.train.run_evaluations_parallel` names the task of an evaluator."""
+
+
+def step_of_batch(index: int) -> int:
+    """The trainer's step that a dataset is asked for batch `index` for; called by the dataset's `get_batch`.
+
+    With `num_epochs` the trainer asks through a dataset of its own, which counts the steps, and asks the one it was given for
+    the same batches in each epoch. Only that one's call knows the step, also after a resume.
+    """
+    asking = sys._getframe(2).f_locals  # pyright: ignore[reportPrivateUsage] - the caller of `get_batch`
+    if EpochCycledRLDataset is not None and isinstance(asking.get("self"), EpochCycledRLDataset):
+        return int(asking["index"])
+    return index
 
 
 def step_under_evaluation(loop: asyncio.AbstractEventLoop) -> int | None:

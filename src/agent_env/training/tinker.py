@@ -29,6 +29,7 @@ from agent_env.training._cookbook import (
     Trajectory,
     chz,
     default_rollout_config_for_model,
+    step_of_batch,
     step_under_evaluation,
 )
 from agent_env.training._episodes import Rollout, RunGroup
@@ -201,15 +202,19 @@ class EpisodeDataset(RLDataset):
         return math.ceil(len(self.tasks) * self.epochs / self.groups_per_batch)
 
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
-        """The groups of step `index`. Asking for them begins the step: what an earlier process filed of it is deleted."""
+        """The groups of batch `index`, which is the step, unless the trainer goes through the batches several times.
+
+        Asking for them begins the step: what an earlier process filed of it is deleted.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         group: str | EvalGroup
         if self.is_test:
             group = EvalGroup(self.settings.run_name, self.steps)
         else:
-            self.steps.train(index)
-            group = self.steps.begin(train_group(self.settings.run_name, index))
+            step = step_of_batch(index)
+            self.steps.train(step)
+            group = self.steps.begin(train_group(self.settings.run_name, step))
         first = index * self.groups_per_batch
         last = min(first + self.groups_per_batch, len(self.tasks) * self.epochs)
         tasks = [self._task(at) for at in range(first, last)]
@@ -280,8 +285,8 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             BundleError: When the bundle has problems.
             UsageError: When there is no such bundle or split.
             RewardError: When it is not clear what the reward of a task is.
-            TrainingError: When a split has no task that a trainer can play, a setting makes no sense, or the renderer cannot write the
-                bundle's tools.
+            TrainingError: When a split has no task that a trainer can play, a setting makes no sense, or the renderer
+                cannot write the bundle's tools.
             RunIndexError: When the runs folder cannot be written.
         """
         steps = TrainingSteps(Path(self.runs), step_under_evaluation)
