@@ -15,8 +15,10 @@ from typing import Any
 
 __all__ = ["shared_tokenizer"]
 
-_SHORT_CHARS = 64
+_SHORT_CHARS = 128
 _REMEMBERED = 4096
+_SAID = 64
+_SAID_TOKENS = 1024
 _PROBES = ("", " a\n\n", "<|im_start|>user\nÄ é 12<think></s>", "<|im_end|>\n<tool_call>{}</tool_call>  x")
 
 
@@ -49,20 +51,29 @@ class _SharedTokenizer:
             False: _encoder(plain),
             True: _encoder(splitting),
         }
+        self._cleans_up = bool(getattr(tokenizer, "clean_up_tokenization_spaces", True))
         self._short = lru_cache(maxsize=_REMEMBERED)(self._encoded)
+        self._said = lru_cache(maxsize=_SAID)(plain.decode)
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, split_special_tokens: bool | None = None, **more: Any
     ) -> list[int]:
         """Return the tokens of a text."""
         splits = self._splits if split_special_tokens is None else split_special_tokens
-        if more:  # padding, truncation and the like are written to the Rust part
+        if more or type(text) is not str:  # padding, truncation and the like are written to the Rust part
             return self._original.encode(
                 text, add_special_tokens=add_special_tokens, split_special_tokens=splits, **more
             )
         if len(text) <= _SHORT_CHARS:
             return list(self._short(text, add_special_tokens, splits))
         return self._encoded(text, add_special_tokens, splits)
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **more: Any) -> Any:  # noqa: FBT001, FBT002 - theirs
+        """Return the text of tokens. A message is asked for more than once: for its parts, and for its calls as written."""
+        is_plain = type(token_ids) is list and not more and not self._cleans_up and len(token_ids) <= _SAID_TOKENS
+        if not is_plain or not all(type(token) is int for token in token_ids):
+            return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens, **more)
+        return self._said(tuple(token_ids), skip_special_tokens)
 
     def _encoded(self, text: str, add_special_tokens: bool, splits_special: bool) -> list[int]:  # noqa: FBT001 - of a cache
         return self._encoders[splits_special](text, add_special_tokens)
