@@ -11,7 +11,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc') pyproject.toml
 TORCH := torch==2.13.0
 COOKBOOK := tinker-cookbook>=0.5.8
 
-.PHONY: help demo test tinker-test lint format lock bench clean
+.PHONY: help demo test tinker-test lint format lock bench bench-rollouts clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -46,6 +46,9 @@ lock:  ## write requirements.lock (hashes, all dependencies of the unit tier)
 bench: $(VENV)/.wheel  ## what an episode and an import cost
 	$(BIN)/python bench/episodes.py
 	$(BIN)/python bench/importing.py
+
+bench-rollouts: $(TINKER)/.installed  ## what a rollout costs beside the cookbook's own; about three minutes
+	$(TBIN)/python bench/rollouts.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) $(TINKER) .venv-lock dist build .demo
