@@ -61,6 +61,7 @@ def told(trajectory: Any, metrics: dict[str, Any]) -> list[str]:
     [
         (2, [("add", '{"number": 3}'), ("add", '{"number": 4}'), ("add", '{"number": 5}')], "max_tool_calls", 0.25, 2),
         (1, [("add", '{"number": 3}'), ("submit", '{"total": 3}')], "max_tool_calls", 0.25, 1),
+        (1, [("add", '{"number": "3"}'), ("submit", '{"total": 3}')], "max_tool_calls", 0.0, 1),
         (2, [("add", '{"number": 3}'), ("submit", '{"total": 3}'), ("add", '{"number": 5}')], "tool_stopped", 1.0, 2),
     ],
 )

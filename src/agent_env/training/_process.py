@@ -6,13 +6,15 @@ A group builder holds paths and settings, so that it can be sent to another proc
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+from functools import cache
 from pathlib import Path
 
 from agent_env.bundle import Bundle, load_bundle
 from agent_env.runs import RunIndex
 
-__all__ = ["bundle", "close_run_indexes", "opened", "run_index"]
+__all__ = ["bundle", "close_run_indexes", "opened", "run_index", "spare_the_collector"]
 
 _lock = threading.Lock()
 _bundles: dict[Path, Bundle] = {}
@@ -73,3 +75,14 @@ def close_run_indexes() -> None:
         _indexes.clear()
     for index in indexes:
         index.close()
+
+
+@cache
+def spare_the_collector() -> None:
+    """Take what is there now out of the garbage collector's rounds, once in a process.
+
+    torch and transformers are some 400,000 objects that live as long as the process. A full round goes through all of them
+    and stops the event loop for as long.
+    """
+    gc.collect()
+    gc.freeze()

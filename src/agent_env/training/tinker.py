@@ -281,6 +281,9 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
     async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
         """Check everything that can be checked before training, and make the datasets.
 
+        Once in a process it also freezes the garbage collector's view of what is loaded (`gc.freeze`): a full round over the
+        trainer's modules would stop the rollouts for a quarter of a second, again and again.
+
         Raises:
             BundleError: When the bundle has problems.
             UsageError: When there is no such bundle or split.
@@ -292,6 +295,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
         steps = TrainingSteps(Path(self.runs), step_under_evaluation)
         steps.on_loop(asyncio.get_running_loop())
         train = await asyncio.to_thread(self.dataset, self.train_split, steps=steps)
+        _process.spare_the_collector()
         if self.test_split is None:
             return train, None
         return train, await asyncio.to_thread(self.dataset, self.test_split, steps=steps, is_test=True)
