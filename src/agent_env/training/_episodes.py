@@ -152,7 +152,7 @@ class Rollout:
 
         Args:
             cut: Why the episode ends before the agent is done; None when its last turn has ended.
-            penalty: What the trainer gives for that cut, in addition to the score.
+            penalty: What the trainer gives for that cut, in addition to the score; not where the last turn had ended already.
             earned: What the trainer has been given for the rollout before: the run's reward has it too.
 
         Raises:
@@ -169,7 +169,8 @@ class Rollout:
             if result.outcome is not Outcome.COMPLETED:
                 raise self._failed(result, "")
             try:
-                reward = self._group.reward.reward_of(result) + penalty
+                # An agent that was done before it could be cut pays for no cut.
+                reward = self._group.reward.reward_of(result) + (0.0 if result.cut is None else penalty)
             except RewardError as exc:
                 raise EpisodeFailedError(f"task '{self.task.id}': {exc}") from exc
             if not math.isfinite(reward + earned):
