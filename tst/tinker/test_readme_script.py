@@ -36,7 +36,7 @@ def test_the_readmes_script_trains_and_files_its_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     lines = (tmp_path / "local" / "log" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     steps = [json.loads(line) for line in lines]
-    assert [step["step"] for step in steps] == [0, 1]
+    assert [step["step"] for step in steps][:2] == [0, 1]  # cookbook 0.6 logs one more, for its last evaluation
     assert {"env/all/cut", "env/all/score/saving", "env/all/tool_calls"} <= steps[0].keys()
     with RunIndex.open(tmp_path / "runs", read_only=True) as index:
         groups = index.groups()
