@@ -256,8 +256,8 @@ class Framing:
         rest = self._rest(after, new, sampled, truncated=truncated)
         if rest is None:
             return None
-        text, *others = rest
-        return ModelInput(chunks=[*prompt.chunks, EncodedTextChunk(tokens=[*sampled, *text.tokens]), *others])
+        tokens, others = rest
+        return ModelInput(chunks=[*prompt.chunks, EncodedTextChunk(tokens=[*sampled, *tokens]), *others])
 
     def written(self, message: Message) -> list[int]:
         """The tokens that a model writes for an assistant's message, as the renderer would have them.
@@ -332,30 +332,29 @@ class Framing:
 
     def _chunks(self, messages: Sequence[Message]) -> list[Any]:
         """A conversation rendered, with no text chunk next to another."""
-        chunks: list[Any] = []
-        for is_text, some in groupby(
-            self.renderer.build_generation_prompt(list(messages)).chunks,
-            key=lambda chunk: isinstance(chunk, EncodedTextChunk),
-        ):
-            if is_text:
-                chunks.append(EncodedTextChunk(tokens=[token for chunk in some for token in chunk.tokens]))
-            else:
-                chunks.extend(some)
-        return chunks
+        return _joined(self.renderer.build_generation_prompt(list(messages)).chunks)
+
+    def _split(self, messages: Sequence[Message]) -> tuple[list[int], list[Any]]:
+        """The same as the tokens up to its first image, and the chunks from there on."""
+        chunks = self.renderer.build_generation_prompt(list(messages)).chunks
+        texts = list(takewhile(lambda chunk: isinstance(chunk, EncodedTextChunk), chunks))
+        return [token for chunk in texts for token in chunk.tokens], _joined(chunks[len(texts) :])
 
     def _tokens(self, messages: Sequence[Message]) -> list[int]:
         return self.renderer.build_generation_prompt(list(messages)).to_ints()
 
     def _rest(
         self, after: _Next, new: Sequence[Message], sampled: Sequence[int], *, truncated: bool
-    ) -> list[Any] | None:
-        """What a template writes after an assistant's message for the new ones, up to where the next one starts: a text first.
+    ) -> tuple[list[int], list[Any]] | None:
+        """What a template writes after an assistant's message for the new ones, up to where the next one starts.
 
         The new messages are rendered after a stand-in for the conversation, which is cut off.
+
+        Returns:
+            The tokens up to the first image, and the chunks from there on.
         """
         known = self._stand_ins[after]
-        first, *others = self._chunks([*_stub(answers=after.has_answers), *new])
-        tokens = list(first.tokens)
+        tokens, others = self._split([*_stub(answers=after.has_answers), *new])
         if tokens[: len(known.open)] != known.open:  # a template that says the date, on another day
             self._differs[after] = self._why_not(after)
             if self._differs[after]:
@@ -369,7 +368,7 @@ class Framing:
             return None
         if tokens[: len(cut)] != cut:
             return None
-        return [EncodedTextChunk(tokens=tokens[len(cut) :]), *others]
+        return tokens[len(cut) :], others
 
     def _is_ended(self, tokens: Sequence[int]) -> bool:
         """Whether tokens end with a stop of the renderer's."""
@@ -489,9 +488,21 @@ def _shared(sequences: Sequence[Sequence[int]]) -> list[int]:
     return [same[0] for same in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False))]
 
 
-def _stub(text: str = "x", *, answers: bool) -> list[Message]:
+def _joined(chunks: Sequence[Any]) -> list[Any]:
+    """Chunks, with those of text that are next to one another made one."""
+    joined: list[Any] = []
+    for is_text, some in groupby(chunks, key=lambda chunk: isinstance(chunk, EncodedTextChunk)):
+        if is_text:
+            joined.append(EncodedTextChunk(tokens=[token for chunk in some for token in chunk.tokens]))
+        else:
+            joined.extend(some)
+    return joined
+
+
+@cache
+def _stub(text: str = "x", *, answers: bool) -> tuple[Message, ...]:
     said = _call_message("x", text=text) if answers else Message(role="assistant", content=text)
-    return [{"role": "user", "content": "x"}, said]
+    return {"role": "user", "content": "x"}, said
 
 
 def _said(after: _Next) -> list[Message]:
