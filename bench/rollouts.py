@@ -655,10 +655,22 @@ def main() -> None:
     if args.part:
         print(json.dumps(run_part(args.part, args.repeats, vocabulary)))
         return
-    began = time.perf_counter()
+    began, before = time.perf_counter(), cpu_ticks()
     told = {part: asked(part, args.repeats, vocabulary) for part in PARTS}
     show(told, args.repeats)
-    print(f"took {time.perf_counter() - began:.0f} s on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    busy, stolen, every = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
+    print(
+        f"took {time.perf_counter() - began:.0f} s on {os.cpu_count()} cores, {busy / every:.0%} busy with this and all else;"
+        f" the host took {stolen / every:.0%} for other machines"
+    )
+
+
+def cpu_ticks() -> tuple[int, int, int]:
+    """How long the cores were busy, were taken by the host, and were there at all."""
+    with open("/proc/stat") as file:
+        user, nice, system, idle, wait, irq, soft, stolen = map(int, file.readline().split()[1:9])
+    busy = user + nice + system + irq + soft
+    return busy, stolen, busy + idle + wait + stolen
 
 
 def qwen3() -> str:
