@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import tempfile
 import time
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
@@ -129,6 +130,33 @@ async def test_directory_copies_are_private_and_removed(tmp_path: Path) -> None:
         (one / "locked").chmod(0o500)
     assert not one.exists()
     assert not one.parent.exists()
+
+
+async def test_a_copy_that_is_cancelled_while_it_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled once or twice at any moment of the copying: the thread has stopped writing before its folder is removed."""
+    source, temp = tmp_path / "files", tmp_path / "temp"
+    source.mkdir()
+    temp.mkdir()
+    for at in range(200):
+        (source / str(at)).write_bytes(b"x" * 20_000)
+    monkeypatch.setattr(tempfile, "tempdir", str(temp))
+
+    async def copies() -> None:
+        async with open_universe(UniverseSpec(path=source, kind=UniverseKind.DIRECTORY)):
+            await asyncio.sleep(60)
+
+    for at in range(30):
+        task = asyncio.create_task(copies())
+        await asyncio.sleep(at % 10 / 2000)
+        for _ in range(1 + at % 2):
+            task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([task])
+    async with asyncio.timeout(5):
+        while list(temp.iterdir()):  # noqa: ASYNC110 - a copy whose removal was cancelled too is removed by its thread
+            await asyncio.sleep(0.01)
 
 
 async def test_a_cancelled_episode_leaves_no_copy_behind(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
 import shutil
 import stat
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,8 +16,9 @@ from tempfile import mkdtemp
 from typing import Any
 
 import anyio
-from anyio import from_thread, to_thread
+from anyio import to_thread
 
+from agent_env._cleanup import wait_until_done
 from agent_env.errors import UniverseError
 
 try:
@@ -47,7 +50,7 @@ async def directory_copy(path: Path) -> AsyncGenerator[Path]:
     try:
         copy = holder / path.name
         try:
-            await to_thread.run_sync(_copy_tree, path, copy)
+            await _copied(path, copy)
         except OSError as exc:
             raise UniverseError(f"{exc.filename or path}: the universe cannot be copied: {exc.strerror}") from exc
         yield copy
@@ -58,18 +61,33 @@ async def directory_copy(path: Path) -> AsyncGenerator[Path]:
             logger.error("%s: the copy of a universe is still there after %s s", holder, _REMOVE_S)
 
 
+async def _copied(source: Path, target: Path) -> None:
+    """Copy a tree in a thread. Cancelled, it has the thread stop and waits for that: what it still wrote would stay."""
+    stop = threading.Event()
+    copying = asyncio.create_task(to_thread.run_sync(_copy_tree, source, target, stop), name=f"copy {source}")
+    try:
+        await asyncio.shield(copying)
+    except asyncio.CancelledError:
+        stop.set()
+        await wait_until_done(copying, grace_s=_REMOVE_S, what=f"copying {source}")
+        if copying.done() and not copying.cancelled():
+            copying.exception()  # of no interest any more
+        raise
+
+
 def _stays_inside(link: Path, top: Path) -> bool:
     return not os.readlink(link).startswith("/") and link.resolve().is_relative_to(top.resolve())
 
 
-def _copy_tree(source: Path, target: Path) -> None:
+def _copy_tree(source: Path, target: Path, stop: threading.Event) -> None:
     target.mkdir()
     todo = [(source, target)]
     while todo:
         from_dir, to_dir = todo.pop()
-        from_thread.check_cancelled()
         with os.scandir(from_dir) as entries:
             for entry in entries:
+                if stop.is_set():
+                    return
                 here, there = Path(entry.path), to_dir / entry.name
                 if entry.is_symlink():
                     if not _stays_inside(here, source):
