@@ -132,6 +132,7 @@ TASKS: list[dict[str, Any]] = [
     {"id": "nan", "params": {"numbers": [1], "verifier": "nan"}},
     {"id": "raises", "params": {"numbers": [1], "verifier": "raises"}},
     {"id": "slow", "params": {"numbers": [1], "slow": 0.05}},
+    {"id": "very-slow", "params": {"numbers": [1], "slow": 30}},
     {"id": "no-start", "params": {"numbers": [1], "breaks_at_start": True}},
     {"id": "two-turns", "params": {"numbers": [3, 4]}, "prompt": ["First: {{ params.numbers[0] }}.", "Now the total."]},
     {

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tinker_cookbook.rl.rollout_runner import run_rollout
 from tinker_cookbook.rl.rollout_strategy import RetryOnFailure
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
@@ -89,6 +90,27 @@ async def test_a_rollout_cancelled_while_it_waits_for_a_slot_takes_none(rig: Any
     await builder.cleanup()
     assert rig.slots(1).taken == 0
     assert len(rig.filed()) == 1
+
+
+@pytest.mark.parametrize("ends", ["reply", "length"])
+async def test_a_rollout_cancelled_while_it_is_scored_does_not_wait_for_the_verifier(rig: Any, ends: str) -> None:
+    """As by a strategy's timeout, while its group goes on: the scoring is stopped too, and the slot is free."""
+    builder = rig.group("very-slow", max_concurrent_episodes=1)
+    (env,) = await builder.make_envs()
+    said = rig.reply("Done.")
+    if ends == "length":
+        said = rig.Say(tokens=rig.framing.written(said)[:-1], stop_reason="length")
+    playing = asyncio.create_task(run_rollout(rig.policy([said]), env))
+    await rig.until(lambda: bool(env.episode.messages))
+    await rig.until(
+        lambda: any(event.kind == "turn_ended" for run in rig.filed() for event in rig.index.events(run.run_id))
+    )
+    assert rig.slots(1).taken == 1
+    playing.cancel()
+    await asyncio.wait([playing])
+    await rig.until(lambda: rig.slots(1).taken == 0)
+    assert [run.state for run in rig.filed()] == [RunState.ABANDONED]
+    await builder.cleanup()
 
 
 async def test_a_rollout_that_comes_to_its_slot_after_its_group_was_closed_opens_nothing(rig: Any) -> None:
