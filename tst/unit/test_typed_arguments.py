@@ -415,3 +415,21 @@ def test_json_written_for_any_type_comes_back(value: Any) -> None:
     if isinstance(value, str):
         return
     assert same(typed({}, json.dumps(value)), value)
+
+
+PLAIN = {"a": {"type": "integer"}, "b": {"type": "number"}, "c": {"type": "string"}, "d": {"type": "boolean"}}
+JSON_VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=3))
+
+
+@given(st.dictionaries(st.sampled_from([*PLAIN, "e"]), JSON_VALUES), st.lists(st.sampled_from([*PLAIN]), unique=True))
+def test_a_schema_of_types_alone_is_judged_as_any_other(arguments: dict[str, Any], required: list[str]) -> None:
+    """What is seen at a glance is what the whole check says: with a comment in it, a schema gets no glance."""
+    schema = {"type": "object", "properties": PLAIN, "required": required, "additionalProperties": False}
+    outcomes: list[object] = []
+    for parameters in (schema, {**schema, "$comment": "checked at length"}):
+        tool = ToolSpec(name="t", description="", parameters=parameters)
+        try:
+            outcomes.append(repr(arguments_from_json(json.dumps(arguments), tool)))
+        except ToolError as exc:
+            outcomes.append(str(exc))
+    assert outcomes[0] == outcomes[1]

@@ -54,14 +54,59 @@ _BOUNDS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-@lru_cache(maxsize=512)
+_PLAIN_TYPES: Mapping[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+_SAYS_NOTHING = frozenset(("title", "description", "default"))
+_PLAIN_PARAMETER = _SAYS_NOTHING | {"type"}
+_PLAIN_OBJECT = _PLAIN_PARAMETER | {"properties", "required", "additionalProperties"}
+
+_KEPT = 512
+
+
+@lru_cache(maxsize=_KEPT)
 def _made(text: str) -> ToolSchema:
     return ToolSchema(json.loads(text))
 
 
+_of_object: dict[int, tuple[Mapping[str, Any], ToolSchema]] = {}
+"""By the identity of the parameters, which are kept so that it stays theirs: writing them out is most of a look-up."""
+
+
 def tool_schema(parameters: Mapping[str, Any]) -> ToolSchema:
-    """The schema of a tool's parameters, made once for equal ones."""
-    return _made(json.dumps(parameters, default=_plain))
+    """The schema of a tool's parameters, made once for equal ones. They are a tool's, which nobody changes."""
+    known = _of_object.get(id(parameters))
+    if known is not None:
+        return known[1]
+    made = _made(json.dumps(parameters, default=_plain))
+    if len(_of_object) >= _KEPT:
+        _of_object.clear()
+    _of_object[id(parameters)] = (parameters, made)
+    return made
+
+
+def _plain_types(schema: Mapping[str, Any]) -> Mapping[str, tuple[type, ...]] | None:
+    """The Python types that each parameter's values have, where the schema says nothing else of them."""
+    if schema.get("type") != "object" or not _PLAIN_OBJECT.issuperset(schema):
+        return None
+    types: dict[str, tuple[type, ...]] = {}
+    for name, part in _properties(schema):
+        says = _mapping(part)
+        kind = says.get("type")
+        if not isinstance(kind, str) or kind not in _PLAIN_TYPES or not _PLAIN_PARAMETER.issuperset(says):
+            return None
+        types[name] = _PLAIN_TYPES[kind]
+    return types
+
+
+def _required(schema: Mapping[str, Any]) -> frozenset[str]:
+    required = schema.get("required")
+    names = cast("Sequence[object]", required) if isinstance(required, list) else ()
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 def _plain(value: object) -> object:
@@ -77,6 +122,8 @@ class ToolSchema:
         self.parameters = tuple(_mapping(schema.get("properties")))
         self._is_known_broken = False
         self._schema = schema
+        self._plain_types = _plain_types(schema)
+        self._required = _required(schema)
         self._texts = frozenset(name for name, part in _properties(schema) if _is_plain_text(part))
         base: Any = validators.validator_for(cast("Any", schema), default=validators.Draft202012Validator)
         self._validator = _validator_class(base)(schema, registry=cast("Any", referencing.Registry)())
@@ -101,6 +148,8 @@ class ToolSchema:
             arguments: JSON values.
             notes: What else to say of a parameter that does not fit.
         """
+        if self._surely_fit(arguments):
+            return []
         by_parameter: dict[str, dict[Place, list[ValidationError]]] = {}
         lines: list[str] = []
         for error in self._errors(arguments):
@@ -116,6 +165,15 @@ class ToolSchema:
             note = f" ({notes[name]})" if notes and name in notes else ""
             lines.append("; ".join(parts) + (f"; and {more} more" if more > 0 else "") + note)
         return list(dict.fromkeys(lines))
+
+    def _surely_fit(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the arguments fit at a glance, as most do: of the types of a schema that says no more than types."""
+        types = self._plain_types
+        return (
+            types is not None
+            and self._required <= arguments.keys()
+            and all(type(value) in types.get(name, ()) for name, value in arguments.items())
+        )
 
     def _errors(self, arguments: Mapping[str, Any]) -> Sequence[ValidationError]:
         try:
