@@ -147,6 +147,18 @@ TASKS: list[dict[str, Any]] = [
         ],
     },
     {
+        "id": "skilled-later",
+        "params": {"numbers": [1]},
+        "steps": [
+            {"deploy_env": "counter"},
+            {"deploy_agent": "adder"},
+            {"prompt": "Add 1."},
+            {"add_skills": ["sums"]},
+            {"prompt": "Go on."},
+            {"verify": {"python": "verifiers/right.py"}, "id": "right"},
+        ],
+    },
+    {
         "id": "goes-on",
         "params": {"numbers": [1]},
         "steps": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -75,6 +76,16 @@ async def test_the_runners_limit_of_tool_calls_is_kept_within_a_message(
     assert told(trajectory, metrics) == (["cut/runner_limit"] if stop == "max_tool_calls" else [])
 
 
+@pytest.mark.parametrize("limits", [(1, 5), (5, 1)])
+async def test_of_two_limits_of_tool_calls_the_tighter_one_holds(rig: Any, limits: tuple[int, int]) -> None:
+    """The builder's config and the runner may both have one."""
+    config, runner = (RolloutLimits(max_tool_calls=limit) for limit in limits)
+    trajectory, _, metrics, _ = await run(
+        rig, rig.submits, limits=runner, settings={"rollout_config": RolloutConfig(limits=config)}
+    )
+    assert (trajectory.stop_reason, metrics["tool_calls"]) == ("max_tool_calls", 1)
+
+
 async def test_a_message_that_comes_with_no_call_left_runs_nothing(rig: Any) -> None:
     """The limit was reached by the message before: none of the next one's calls is made."""
     settings = {"failed_reward": -0.5}
@@ -120,6 +131,13 @@ async def test_a_parse_error_policy_whose_patience_is_over_cuts_with_its_own_rew
     assert [filed.reward for filed in rig.filed()] == [-0.25]
 
 
+async def test_a_parse_failure_in_the_last_allowed_message_is_the_end(rig: Any) -> None:
+    """There is no message left in which the model could try again."""
+    policy = ParseErrorPolicy(max_consecutive=5)
+    trajectory, _, metrics, _ = await run(rig, [unreadable(rig)], parse_errors=policy, settings={"max_messages": 1})
+    assert (len(trajectory.transitions), told(trajectory, metrics)) == (1, ["cut/parse_failure"])
+
+
 async def test_a_call_that_can_be_read_is_no_parse_failure(rig: Any) -> None:
     """Beside one that fits, or with arguments that do not fit, a call is answered: the policy has nothing to do."""
     policy = ParseErrorPolicy(max_consecutive=0)
@@ -130,9 +148,10 @@ async def test_a_call_that_can_be_read_is_no_parse_failure(rig: Any) -> None:
     assert (total, metrics["cut"], metrics["tool_errors"]) == (1.0, 0, 2)
 
 
-async def test_a_broken_off_message_is_kept_where_the_config_has_token_budgets(rig: Any) -> None:
+@pytest.mark.parametrize("renderer_name", ["qwen3_instruct", "qwen3_disable_thinking", "qwen3_5"])
+async def test_a_broken_off_message_is_kept_where_the_config_has_token_budgets(rig: Any, renderer_name: str) -> None:
     """As in the cookbook: nothing of it is run, the model goes on in its next message, and what was sampled is kept."""
-    rig = replace(rig, renderer_name="qwen3_instruct")
+    rig = replace(rig, renderer_name=renderer_name)
     config = RolloutConfig(limits=RolloutLimits(max_turn_tokens=64, max_trajectory_tokens=5_000))
     script = [truncated(rig, rig.call("add", number=3)), *rig.submits]
     policy = rig.policy(script)
@@ -163,6 +182,9 @@ async def test_a_rollout_config_bounds_the_rollouts_of_a_training(rig: Any) -> N
     config = RolloutConfig(limits=RolloutLimits(max_tool_calls=2), parse_errors=ParseErrorPolicy(max_consecutive=1))
     group = await rig.play([unreadable(rig), *rig.submits], rollout_config=config)
     assert group.trajectories_G[0].stop_reason == "max_tool_calls"
+    config = RolloutConfig(parse_errors=ParseErrorPolicy(terminal_reward=-0.5))
+    group = await rig.play([rig.Say(tokens=rig.framing.written(rig.reply("x"))[:-1])], rollout_config=config)
+    assert group.get_total_rewards() == [-0.5]
     builder = rig.group(rollout_config=agentic())
     assert pickle.loads(pickle.dumps(builder)).settings == builder.settings
 
@@ -206,10 +228,14 @@ async def test_a_limit_that_a_hook_clears_does_not_end_the_episode(rig: Any) -> 
     assert (trajectory.stop_reason, total, metrics["cut"]) == ("tool_stopped", 1.0, 0)
 
 
-@pytest.mark.parametrize(("script", "reward", "cuts"), [("submit", 0.5, []), ("add", 0.25, ["cut/message_limit"])])
+@pytest.mark.parametrize(
+    ("script", "reward", "cuts"),
+    [("submit", 0.5, []), ("add", 0.25, ["cut/message_limit"]), ("length", 0.0, ["cut/token_limit"])],
+)
 async def test_an_end_that_a_hook_clears_stays_the_end(rig: Any, script: str, reward: float, cuts: list[str]) -> None:
     """The episode is over and was scored: the next message ends the rollout again, earns nothing and is not trained on."""
-    said = rig.call("submit", total=3) if script == "submit" else rig.call("add", number=3)
+    add = rig.call("add", number=3)
+    said = {"submit": rig.call("submit", total=3), "add": add, "length": truncated(rig, add)}[script]
     trajectory, total, metrics, policy = await run(rig, [said], hooks=Clears(1), settings={"max_messages": 1})
     assert [step.reward for step in trajectory.transitions] == [reward, 0.0]
     assert (total, told(trajectory, metrics)) == (reward, cuts)
@@ -382,18 +408,41 @@ async def test_a_later_turn_with_other_tools_is_refused(rig: Any) -> None:
     await builder.cleanup()
 
 
-async def test_a_turn_that_gives_the_agent_skills_is_refused(rig: Any) -> None:
-    """Whoever plays such a task directly is told; a dataset leaves it out before."""
-    with pytest.raises(EpisodeFailedError, match=r"task 'skilled' at step '.*has skills \(sums\).*; run "):
-        await rig.play([rig.reply("Done.")], "skilled")
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        ("skilled", r"at step '.*has skills \(sums\).*; run "),
+        ("skilled-later", r"at step '.*has skills \(sums\).*; run "),
+    ],
+)
+async def test_a_turn_that_a_trained_agent_cannot_play_is_refused(rig: Any, task: str, says: str) -> None:
+    """Whoever plays such a task directly is told, at the first turn or a later one; a dataset leaves it out before."""
+    with pytest.raises(EpisodeFailedError, match=f"task '{task}' {says}"):
+        await rig.play([rig.reply("Done.")], task)
     assert rig.slots(256).taken == 0
+    assert [filed.state for filed in rig.filed()] == [RunState.ABANDONED]
+
+
+async def test_a_turn_of_another_agent_is_refused(rig: Any, tmp_path: Path) -> None:
+    """What it would say is not what the trained agent is to learn."""
+    root = tmp_path / "boss"
+    shutil.copytree(rig.bundle, root)
+    header = (root / "bundle.yaml").read_text().replace("agents:\n", "agents:\n  boss: {envs: []}\n")
+    (root / "bundle.yaml").write_text(f"{header}played: adder\n")
+    shutil.rmtree(root / "evals")
+    asks = '{"prompt": {"agent": "boss", "text": "Add."}}, {"verify": {"python": "verifiers/right.py"}, "id": "right"}'
+    deploys = '{"deploy_env": "counter"}, {"deploy_agent": "adder"}, {"deploy_agent": "boss"}'
+    plain = '{"id": "adds", "prompt": "Add.", "verify": {"python": "verifiers/right.py", "id": "right"}}'
+    (root / "tasks/all.jsonl").write_text(f'{plain}\n{{"id": "asks", "steps": [{deploys}, {asks}]}}\n')
+    with pytest.raises(
+        EpisodeFailedError, match=r"task 'asks' at step '.*it prompts agent 'boss', which is not the played"
+    ):
+        await replace(rig, bundle=root).play([rig.reply("Done.")], "asks")
 
 
 @pytest.fixture
 def sees(rig: Any, tmp_path: Path) -> Any:
     """The rig on a tokenizer's folder that has an image processor, as vision models have."""
-    import shutil
-
     from transformers import Qwen2VLImageProcessor
 
     folder = tmp_path / "vision"

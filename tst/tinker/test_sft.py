@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tinker_cookbook.rl.data_processing import trajectory_to_data
+from tinker_cookbook.rl.rollout_runner import RolloutHooks, run_rollout
 
 from agent_env.errors import TrainingError, UsageError
 from agent_env.training.sft import EpisodeSFTDatasetBuilder, play_player
@@ -35,6 +36,26 @@ def sft(rig: Any, **changes: Any) -> Any:
     dataset, test = EpisodeSFTDatasetBuilder(**{**settings, **changes})()
     assert test is None
     return dataset
+
+
+class Minds(RolloutHooks):
+    """Puts a message of the user's before the agent's second and third."""
+
+    async def on_turn_begin(self, state: Any) -> Any:
+        return [{"role": "user", "content": f"Mind {state.turn_index}."}] if state.turn_index else None
+
+
+async def test_examples_have_what_hooks_put_into_the_conversation(rig: Any) -> None:
+    """The model read it in the rollout, so it is in the example."""
+    rig = replace(rig, renderer_name="qwen3_instruct")
+    builder = rig.group()
+    (env,) = await builder.make_envs()
+    trajectory = await run_rollout(rig.policy(rig.submits), env, hooks=Minds())
+    await builder.cleanup()
+    (trained,) = trajectory_to_data(trajectory, 1.0)
+    rig.index.flush()
+    ((example,),) = sft(rig).conversations
+    assert tokens_of(example) == tokens_of(trained)
 
 
 RENDERERS = ["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "qwen3_5", "qwen3_5_disable_thinking"]

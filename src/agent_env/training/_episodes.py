@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,9 +23,17 @@ from agent_env.training._slots import Slot, Slots
 from agent_env.verify import Message
 from agent_env.verify.reward import RewardRule
 
-__all__ = ["Ending", "Rollout", "RunGroup", "next_prompt"]
+__all__ = ["LARGEST_REWARD", "Ending", "Rollout", "RunGroup", "can_be_trained_on", "next_prompt"]
 
 logger = logging.getLogger(__name__)
+
+LARGEST_REWARD = 1e30
+"""Sums and squares of deviations over a group are left room in 32 bits, which end at 3.4e38."""
+
+
+def can_be_trained_on(reward: float) -> bool:
+    """Whether a trainer can compute with a reward: NaN, infinity and what overflows 32 bits spoil a whole group."""
+    return abs(reward) <= LARGEST_REWARD
 
 
 def next_prompt(prompt: str, system_prompt: str, *, first_system_prompt: str) -> str:
@@ -173,8 +180,11 @@ class Rollout:
                 reward = self._group.reward.reward_of(result) + (0.0 if result.cut is None else penalty)
             except RewardError as exc:
                 raise EpisodeFailedError(f"task '{self.task.id}': {exc}") from exc
-            if not math.isfinite(reward + earned):
-                raise EpisodeFailedError(f"task '{self.task.id}': run {result.run_id} has the reward {reward + earned}")
+            if not can_be_trained_on(reward + earned):
+                raise EpisodeFailedError(
+                    f"task '{self.task.id}': run {result.run_id} has the reward {reward + earned:g}, and trainers compute in"
+                    f" 32 bits: beyond {LARGEST_REWARD:g} it spoils its whole group"
+                )
             sink.set_reward(reward + earned)
         finally:
             await self.abandon()

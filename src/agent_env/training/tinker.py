@@ -32,7 +32,7 @@ from agent_env.training._cookbook import (
     step_of_batch,
     step_under_evaluation,
 )
-from agent_env.training._episodes import Rollout, RunGroup
+from agent_env.training._episodes import LARGEST_REWARD, Rollout, RunGroup, can_be_trained_on
 from agent_env.training._framing import Framing, History, framing_for, framing_of
 from agent_env.training._playable import playable_tasks
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings
@@ -325,8 +325,10 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
                 raise TrainingError(f"{name}={value}: give at least 1")
         if self.max_concurrent_episodes is not None and self.max_concurrent_episodes < 1:
             raise TrainingError(f"max_concurrent_episodes={self.max_concurrent_episodes}: give at least 1, or None")
-        if not math.isfinite(self.failed_reward):
-            raise TrainingError(f"failed_reward={self.failed_reward}: give a finite number")
+        if not can_be_trained_on(self.failed_reward):
+            raise TrainingError(
+                f"failed_reward={self.failed_reward}: give a number from -{LARGEST_REWARD:g} to {LARGEST_REWARD:g}"
+            )
         try:
             history = History(self.history)
         except ValueError:
