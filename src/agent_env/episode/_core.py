@@ -215,6 +215,12 @@ class Core:
         self._requests = None
         self._notify()
 
+    def call_done(self) -> None:
+        """The call under way is over."""
+        self.in_flight = None
+        if self._waiters:
+            self._notify()
+
     def close_turn(self, closed: Callable[[str], EpisodeError]) -> None:
         """Take the move back from the caller."""
         if self.turn is not None:
@@ -264,9 +270,27 @@ class Core:
             self.broken = exc
         self.give_up()
 
+    def leave_owner(self, failure: Failure | None = None) -> None:
+        """End the episode though its owner is still inside a bundle's code that will not stop.
+
+        Args:
+            failure: What the episode fails of; without one it is abandoned.
+        """
+        if self.result is not None or self.owner is None:
+            return
+        if failure is not None:
+            self.failure = self.failure or failure
+            self.log.failure(failure)
+        self.close_turn(self.abandoned)
+        self.state = EpisodeState.ABANDONED
+        self.owner.cancel()
+        self._finish(Outcome.ABANDONED if self.failure is None else Outcome.FAILED)
+
     def owner_done(self, owner: asyncio.Task[None]) -> None:
         """Say how the episode ended: the done callback of the owner's task."""
         exc = None if owner.cancelled() else owner.exception()
+        if self.result is not None:  # it was left, and has come to its end after all
+            return
         if exc is not None and self.broken is None:
             self.broken = exc
         if owner.cancelled() or exc is not None or self.state is EpisodeState.ABANDONED:

@@ -15,7 +15,7 @@ from agent_env.episode._owner import own
 from agent_env.episode.limits import DEFAULT_LIMITS, Limits
 from agent_env.episode.sink import EpisodeSink, NullSink
 from agent_env.errors import EpisodeStateError, UsageError
-from agent_env.outcome import CutReason, EpisodeResult
+from agent_env.outcome import CutReason, EpisodeResult, Failure, FailureKind
 from agent_env.verify import EpisodeView, Message
 
 __all__ = ["Episode", "Turn", "open_episode"]
@@ -53,8 +53,10 @@ async def open_episode(
     finally:
         core.give_up()
         if core.owner is not None:
-            grace_s = limits.close_s + 5.0
+            # Where the episode has ended without its owner, that was waited for long enough.
+            grace_s = 0.0 if core.result is not None else limits.close_s + 5.0
             await wait_until_done(core.owner, grace_s=grace_s, what=f"run {core.run_id}: the episode's task")
+            core.leave_owner()
     if not core.has_raised_broken:
         core.raise_broken()
 
@@ -128,7 +130,7 @@ class Episode:
         """End the open turn without a reply, and let the verifiers score where it got to.
 
         No agent is prompted any more, and `run` steps that come before a later prompt are left out with it. A call that
-        is under way is stopped. Between two turns it does the same. Once the last turn has ended, nothing is left to
+        is under way is stopped; a tool that does not stop within `close_s` fails the episode, and is left. Between two turns it does the same. Once the last turn has ended, nothing is left to
         cut: then it waits for the end, and the result says nothing of a cut; a second cut does not change the reason.
         Being cancelled stops the waiting only.
 
@@ -143,9 +145,28 @@ class Episode:
             raise EpisodeStateError("cut(): the episode was not started, so there is nothing to score; use abandon()")
         if core.state is EpisodeState.ABANDONED:
             raise core.abandoned("cut()")
+        called = core.in_flight
         if core.cut is None and (core.turn is not None or core.prompts_left):
             self._cut(CutReason(reason))
+        if called is not None and not await self._has_stopped(called):
+            message = f"tool {called.name} did not stop within {core.limits.close_s:g} s after the turn was cut"
+            with _recording(core):
+                core.leave_owner(Failure(kind=FailureKind.ENV_BROKEN, step=core.log.step, message=message))
+            return
         await _until_move(core, "cut()")
+
+    async def _has_stopped(self, call: CallRequest) -> bool:
+        """Wait for the end of a call that was told to stop, `close_s` at most."""
+        core = self._core
+        clock = asyncio.timeout(core.limits.close_s)
+        try:
+            async with clock:
+                while core.in_flight is call and core.result is None:
+                    await core.changed()
+        except TimeoutError:
+            if not clock.expired():
+                raise
+        return core.in_flight is not call or core.result is not None
 
     def _cut(self, reason: CutReason) -> None:
         core = self._core
@@ -182,13 +203,14 @@ class Episode:
     async def abandon(self) -> None:
         """Give everything back at once, from any state, as often as one likes; an episode that has ended stays so.
 
-        Whoever else is inside the episode gets EpisodeStateError at once. When this returns, the envs are closed; being
-        cancelled stops the waiting, not the closing.
+        Whoever else is inside the episode gets EpisodeStateError at once. When this returns, the envs are closed, or, where
+        a bundle's code will not stop, were left after `close_s`; being cancelled stops the waiting, not the closing.
         """
         core = self._core
         core.give_up()
-        if core.owner is not None:
-            await asyncio.wait([core.owner])
+        if core.owner is not None and core.result is None:
+            await asyncio.wait([core.owner], timeout=core.limits.close_s + 5.0)
+            core.leave_owner()
 
 
 class Turn:

@@ -13,8 +13,6 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TypeVar
 
-from anyio import CancelScope
-
 from agent_env._cleanup import close_stack
 from agent_env.bundle import (
     AddSkills,
@@ -94,7 +92,7 @@ class _Steps:
             if self._log.turn is not None:
                 self._log.turn_ended(None)
                 self._core.fail_turn(failure)
-                self._core.in_flight = None
+                self._core.call_done()
             goes_on = not step.fail_task_on_error
         self._core.stop_if_abandoned()
         self._log.step_ended(perf_counter() - began)
@@ -234,7 +232,7 @@ class _Steps:
         self._settle(request, answer)
 
     def _settle(self, request: CallRequest, answer: ToolAnswer) -> None:
-        self._core.in_flight = None
+        self._core.call_done()
         if not request.future.done():
             request.future.set_result(answer)
 
@@ -243,24 +241,31 @@ class _Steps:
         session = routes.get(name)
         if session is None:
             return ToolAnswer(f"there is no tool '{name}', {names_or_closest(name, routes)}", is_error=True)
-        with CancelScope() as scope:
+        # A timeout that is set when the call is to stop: it cancels once. A scope of anyio's would cancel again in each pass
+        # of the loop, and a tool that will not be cancelled would take the whole processor.
+        clock = asyncio.timeout(None)
 
-            def stop(_: asyncio.Future[ToolAnswer]) -> None:
-                scope.cancel()
+        def stop(_: asyncio.Future[ToolAnswer]) -> None:
+            clock.reschedule(asyncio.get_running_loop().time())
 
-            # Whoever waits for the answer ends the call by being cancelled; a cut ends it by answering.
-            request.future.add_done_callback(stop)
-            try:
-                return await session.call(name, request.arguments)
-            except asyncio.CancelledError as exc:
-                _raise_if_ours(exc)
-                return ToolAnswer(one_line(exc), is_error=True)
-            except (KeyboardInterrupt, GeneratorExit):
+        try:
+            async with clock:
+                # Whoever waits for the answer ends the call by being cancelled; a cut ends it by answering.
+                request.future.add_done_callback(stop)
+                try:
+                    return await session.call(name, request.arguments)
+                except asyncio.CancelledError as exc:
+                    _raise_if_ours(exc)
+                    return ToolAnswer(one_line(exc), is_error=True)
+                except (KeyboardInterrupt, GeneratorExit):
+                    raise
+                except BaseException as exc:
+                    raise StepFailedError(FailureKind.ENV_BROKEN, f"tool {name}: {_said(exc)}", trace_of(exc)) from exc
+                finally:
+                    request.future.remove_done_callback(stop)
+        except TimeoutError:
+            if not clock.expired():
                 raise
-            except BaseException as exc:
-                raise StepFailedError(FailureKind.ENV_BROKEN, f"tool {name}: {_said(exc)}", trace_of(exc)) from exc
-            finally:
-                request.future.remove_done_callback(stop)
         return ToolAnswer(_CANCELLED, is_error=True)
 
 

@@ -16,6 +16,7 @@ from agent_env import (
     CutReason,
     EpisodeState,
     EpisodeStateError,
+    FailureKind,
     Limits,
     Outcome,
     RewardError,
@@ -252,6 +253,40 @@ async def test_a_second_cancel_does_not_leave_the_episode_behind(make_task: Make
     with pytest.raises(asyncio.CancelledError):
         await driving
     assert not env.OPEN
+
+
+async def test_a_tool_that_will_not_be_cancelled_fails_the_episode_that_is_cut(
+    make_task: MakeTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cut is bounded too: the failure names the tool, the processor is left alone, and the tool may end when it likes."""
+    code = (
+        "import asyncio\nfrom agent_env import Env, tool\nCANCELLED = []\nGO_ON = asyncio.Event()\n"
+        "class Counter(Env):\n"
+        "    @tool\n    async def stay(self) -> str:\n        '''Stay.'''\n"
+        "        while not GO_ON.is_set():\n"
+        "            try:\n                await GO_ON.wait()\n"
+        "            except asyncio.CancelledError:\n                CANCELLED.append(1)\n"
+        "        return 'stayed'\n"
+    )
+    task = make_task(files={"envs/counter.py": code})
+    async with open_episode(task, limits=Limits(close_s=0.05)) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        calling = asyncio.create_task(turn.call("stay", {}))
+        await asyncio.sleep(0.01)
+        await episode.cut(CutReason.TIMEOUT)
+        result = await episode.result()
+        with pytest.raises(EpisodeStateError, match="was cut"):
+            await calling
+    assert result.outcome is Outcome.FAILED
+    assert result.failure is not None
+    assert (result.failure.kind, result.scores) == (FailureKind.ENV_BROKEN, {})
+    assert "tool stay did not stop within 0.05 s" in result.failure.message
+    assert "still there" in caplog.text
+    module = task.bundle.envs["counter"].python.module()
+    assert len(module.CANCELLED) < 5
+    module.GO_ON.set()
+    await asyncio.sleep(0.01)
 
 
 async def test_the_block_may_be_left_by_another_task(make_task: MakeTask) -> None:
