@@ -159,3 +159,12 @@ def test_a_tokenizer_without_a_rust_part_is_left_as_it_is() -> None:
 
     own = Own()
     assert shared_tokenizer(own) is own
+
+
+def test_a_shared_tokenizer_does_all_that_the_other_does(rig: Any) -> None:
+    """A renderer of one's own may call it, or ask how many tokens it has."""
+    tokenizer = get_tokenizer(str(rig.tokenizer))
+    shared = shared_tokenizer(tokenizer)
+    assert shared is not tokenizer
+    assert len(shared) == len(tokenizer)
+    assert shared("a <|im_end|> b")["input_ids"] == tokenizer("a <|im_end|> b")["input_ids"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import chz
 import pytest
+from tinker_cookbook.rl.rollouts import do_group_rollout
 from tinker_cookbook.rl.types import RLDatasetBuilder
 
 from agent_env.errors import BundleError, RewardError, RunIndexError, TrainingError, UsageError
@@ -69,9 +70,35 @@ def test_the_builder_is_a_chz_dataset_builder(rig: Any) -> None:
         ({"reward": "left"}, RewardError, "left"),
         ({"renderer_name": "role_colon"}, TrainingError, "cannot write tools"),
         ({"renderer_name": "no_such_renderer"}, TrainingError, "no_such_renderer"),
-        ({"group_size": 0}, TrainingError, "group_size=0"),
-        ({"max_concurrent_episodes": 0}, TrainingError, "max_concurrent_episodes=0"),
-        ({"failed_reward": float("nan")}, TrainingError, "failed_reward=nan"),
+        ({"renderer_name": "llama3"}, TrainingError, "renderer_name='llama3': it cannot be used with the tokenizer of"),
+        (
+            {"model_name_for_tokenizer": "/no/model"},
+            TrainingError,
+            "model_name_for_tokenizer='/no/model': its tokenizer",
+        ),
+        ({"group_size": 0}, TrainingError, "group_size=0: give at least 1$"),
+        ({"groups_per_batch": 1.5}, TrainingError, "groups_per_batch=1.5: give a whole number$"),
+        ({"eval_group_size": True}, TrainingError, "eval_group_size=True: give a whole number$"),
+        ({"epochs": None}, TrainingError, "epochs=None: give a whole number$"),
+        ({"seed": None}, TrainingError, "seed=None: give a whole number$"),
+        ({"max_messages": "3"}, TrainingError, "max_messages='3': give a whole number, or None$"),
+        ({"max_concurrent_episodes": 0}, TrainingError, "max_concurrent_episodes=0: give at least 1, or None$"),
+        ({"max_trajectory_tokens": -5}, TrainingError, "max_trajectory_tokens=-5: give at least 1, or None$"),
+        (
+            {"max_trajectory_tokens": 10, "max_generation_tokens": 10},
+            TrainingError,
+            "max_trajectory_tokens=10: give more than max_generation_tokens=10",
+        ),
+        ({"failed_reward": float("nan")}, TrainingError, r"failed_reward=nan: give a number from -1e\+30 to 1e\+30$"),
+        ({"failed_reward": 1e38}, TrainingError, r"failed_reward=1e\+38: give a number from"),
+        ({"failed_reward": "0"}, TrainingError, "failed_reward='0': give a number$"),
+        ({"history": "whole"}, TrainingError, "history='whole': write tokens or template$"),
+        ({"history": None}, TrainingError, "history=None: give text$"),
+        ({"train_split": None}, TrainingError, "train_split=None: give text$"),
+        ({"rollout_config": {}}, TrainingError, "rollout_config={}: give the cookbook's RolloutConfig, or None$"),
+        ({"run_name": "/x"}, TrainingError, "run_name='/x': give a name of at most 200 characters"),
+        ({"run_name": "a\nb"}, TrainingError, "run_name='a.*: give a name of at most 200 characters"),
+        ({"run_name": "x" * 5000}, TrainingError, "run_name='xxx.*: give a name of at most 200 characters"),
         ({"runs": "/dev/null/runs"}, RunIndexError, "/dev/null"),
     ],
 )
@@ -100,6 +127,25 @@ def copied(rig: Any, root: Path, **tasks: str) -> Path:
 ADDS = '{"prompt": "Add."}'
 SKILLED = '{"add_skills": ["sums"]}, {"prompt": "Add."}'
 BOSS = '{"prompt": {"agent": "boss", "text": "Add."}}'
+
+
+async def test_relative_folders_are_those_of_the_moment_when_the_dataset_was_made(
+    rig: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training that changes its directory files where it began: no second index, and steps begin in the first."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    shutil.copytree(rig.bundle, here / "counter")
+    monkeypatch.chdir(here)
+    train, _ = await rig.builder(bundle="counter", runs="runs")()
+    monkeypatch.chdir(there)
+    (builder, *_) = train.get_batch(0)
+    await do_group_rollout(builder, rig.policy(rig.submits))
+    assert not list(there.iterdir())
+    index = _process.run_index(here / "runs")
+    index.flush()
+    assert len(list(index.all_runs("counter/train/step-0000"))) == builder.size
 
 
 async def test_tasks_that_a_trainer_cannot_play_are_left_out_and_named(

@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 _REMEMBERED = 256
 """First prompts that are kept: the rollouts of a group start from the same one."""
+_SAID_CHARS = 300
+"""What is repeated of an error that is not ours."""
 _END_TOKENS = 32
 """Sampled tokens that are read for a stop text."""
 
@@ -165,9 +167,19 @@ def framing_for(bundle: Bundle, renderer_name: str, model_name: str, history: Hi
         TrainingError: When there is no such renderer, or the renderer cannot write the agent's tools.
     """
     try:
+        get_tokenizer(model_name)
+    except Exception as exc:
+        said = " ".join(str(exc).split())[:_SAID_CHARS]
+        raise TrainingError(f"model_name_for_tokenizer={model_name!r}: its tokenizer cannot be loaded: {said}") from exc
+    try:
         framing = framing_of(renderer_name, model_name, history)
     except RendererError as exc:
         raise TrainingError(f"renderer_name={renderer_name!r}: {exc}") from exc
+    except Exception as exc:
+        raise TrainingError(
+            f"renderer_name={renderer_name!r}: it cannot be used with the tokenizer of {model_name!r}:"
+            f" {type(exc).__name__}: {exc}"
+        ) from exc
     played = bundle.agents[bundle.played]
     if played.envs and not framing.writes_tools:
         raise TrainingError(

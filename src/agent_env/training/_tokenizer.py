@@ -78,6 +78,12 @@ class _SharedTokenizer:
     def _encoded(self, text: str, add_special_tokens: bool, splits_special: bool) -> list[int]:  # noqa: FBT001 - of a cache
         return self._encoders[splits_special](text, add_special_tokens)
 
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return self._original(*args, **settings)
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # not there yet, as while it is unpickled
             raise AttributeError(name)

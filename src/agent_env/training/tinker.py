@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_env.bundle import Task
-from agent_env.errors import RunIndexError, TrainingError
+from agent_env.errors import RunIndexError
 from agent_env.training import _process
 from agent_env.training._adapter import ScoredWhenCut
 from agent_env.training._cookbook import (
@@ -32,7 +32,8 @@ from agent_env.training._cookbook import (
     step_of_batch,
     step_under_evaluation,
 )
-from agent_env.training._episodes import LARGEST_REWARD, Rollout, RunGroup, can_be_trained_on
+from agent_env.training._episodes import Rollout, RunGroup
+from agent_env.training._fields import check_fields
 from agent_env.training._framing import Framing, History, framing_for, framing_of
 from agent_env.training._playable import playable_tasks
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings
@@ -292,6 +293,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
                 cannot write the bundle's tools.
             RunIndexError: When the runs folder cannot be written.
         """
+        check_fields(self)
         steps = TrainingSteps(Path(self.runs), step_under_evaluation)
         steps.on_loop(asyncio.get_running_loop())
         train = await asyncio.to_thread(self.dataset, self.train_split, steps=steps)
@@ -319,20 +321,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
 
         Reads files: on an event loop, call it in a thread.
         """
-        for name in ("groups_per_batch", "group_size", "eval_group_size", "epochs", "max_messages"):
-            value: int | None = getattr(self, name)
-            if value is not None and value < 1:
-                raise TrainingError(f"{name}={value}: give at least 1")
-        if self.max_concurrent_episodes is not None and self.max_concurrent_episodes < 1:
-            raise TrainingError(f"max_concurrent_episodes={self.max_concurrent_episodes}: give at least 1, or None")
-        if not can_be_trained_on(self.failed_reward):
-            raise TrainingError(
-                f"failed_reward={self.failed_reward}: give a number from -{LARGEST_REWARD:g} to {LARGEST_REWARD:g}"
-            )
-        try:
-            history = History(self.history)
-        except ValueError:
-            raise TrainingError(f"history={self.history!r}: write {' or '.join(History)}") from None
+        history = check_fields(self)
         bundle = _process.bundle(Path(self.bundle), fresh=True)
         tasks = playable_tasks(bundle, split)
         rule = resolve_reward(bundle, self.reward, tasks)
