@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -226,6 +227,22 @@ def test_a_disk_that_takes_no_more_is_said_at_the_next_call(tmp_path: Path, then
     else:
         assert "the end of 1 run(s) is not in it" in lines[2]
         assert len(kept) < int(said)
+
+
+@pytest.mark.parametrize("then", ["nothing", "another"])
+def test_a_folder_that_is_deleted_under_a_training_is_said(tmp_path: Path, then: str) -> None:
+    """SQLite itself would go on writing to the file that is gone: every run would be lost, and nobody told."""
+    folder = tmp_path / "runs"
+    index = RunIndex.open(folder)
+    index.flush()
+    shutil.rmtree(folder)
+    if then == "another":
+        RunIndex.open(folder).close()
+    with pytest.raises(RunIndexError, match="deleted or replaced"):
+        index.run("g").opened(HEADER)
+        index.flush()
+    with pytest.raises(RunIndexError, match="deleted or replaced"):
+        index.close()
 
 
 def test_a_full_disk_is_called_by_its_name(tmp_path: Path) -> None:

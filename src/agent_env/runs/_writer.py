@@ -82,6 +82,7 @@ class Writer:
         self._file = file
         self._conn = conn
         self._pid = os.getpid()
+        self._identity = _identity(file)
         self._wake = threading.Condition(threading.Lock())
         # Guarded by `_wake`:
         self._thread: threading.Thread | None = None
@@ -256,6 +257,7 @@ class Writer:
         size = sum(packed.part.size_bytes for packed in self._carried)
         error = None
         try:
+            self._check_place()
             with saying(self._file):
                 if self._carried:
                     self._writer_key = busy_retried(lambda: write_batch(self._conn, self._writer_key, self._carried))
@@ -272,6 +274,14 @@ class Writer:
             if not self._carried:
                 self._waiting_bytes -= size
         return error
+
+    def _check_place(self) -> None:
+        """SQLite goes on writing to a file that was deleted, and it would all be lost without a word."""
+        if _identity(self._file) != self._identity:
+            raise RunIndexError(
+                f"{self._file}: it was deleted or replaced while runs were written to it: what was in it is gone, begin again"
+                " in another folder"
+            )
 
     def _say_closed(self, writer_key: int) -> None:
         def say() -> None:
@@ -294,3 +304,11 @@ class Writer:
             self._jobs = []
         for job in jobs:
             job.fail(error)
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
