@@ -238,8 +238,8 @@ def test_a_folder_that_is_deleted_under_a_training_is_said(tmp_path: Path, then:
     shutil.rmtree(folder)
     if then == "another":
         RunIndex.open(folder).close()
+    index.run("g").opened(HEADER)
     with pytest.raises(RunIndexError, match="deleted or replaced"):
-        index.run("g").opened(HEADER)
         index.flush()
     with pytest.raises(RunIndexError, match="deleted or replaced"):
         index.close()
