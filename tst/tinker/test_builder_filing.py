@@ -14,6 +14,7 @@ from tinker_cookbook.rl.metric_util import RLTestSetEvaluator
 from tinker_cookbook.rl.rollout_strategy import MinViableGroup, RetryOnFailure
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
+from agent_env.errors import TrainingError
 from agent_env.runs import RunState
 from agent_env.training import _process
 from agent_env.training.evaluate import play_split
@@ -178,3 +179,18 @@ async def test_held_out_play_raises_what_its_policy_raises(rig: Any) -> None:
     with pytest.raises(ConnectionError, match="gone"):
         await play_split(rig.builder(), "train", rig.policy([rig.Say(error=ConnectionError("gone"))]), group="x/y")
     assert rig.slots(256).taken == 0
+
+
+async def test_a_second_training_of_the_same_name_is_refused_while_the_first_is_under_way(rig: Any) -> None:
+    """They would delete each other's runs; under another name it may go on beside it, and under the same one afterwards."""
+    train, _ = await rig.builder(groups_per_batch=1, group_size=1)()
+    (builder,) = train.get_batch(0)
+    (env,) = await builder.make_envs()
+    await env.initial_observation()
+    rig.index.flush()
+    with pytest.raises(TrainingError, match="run_name='counter': a training of this name is under way"):
+        await rig.builder()()
+    await rig.builder(run_name="other")()
+    await builder.cleanup()
+    rig.index.flush()
+    await rig.builder()()

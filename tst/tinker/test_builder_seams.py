@@ -14,6 +14,7 @@ from tinker_cookbook.rl.data_processing import trajectory_to_data
 from tinker_cookbook.rl.rollout_limits import ParseErrorPolicy, RolloutLimits, TerminationRewardPolicy
 from tinker_cookbook.rl.rollout_presets import RolloutConfig, agentic
 from tinker_cookbook.rl.rollout_runner import RolloutHooks, run_rollout
+from tinker_cookbook.rl.rollout_strategy import MinViableGroup, RetryOnFailure
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
 from agent_env.errors import EpisodeFailedError, EpisodeStateError, TrainingError
@@ -178,6 +179,14 @@ async def test_a_rollout_config_bounds_the_rollouts_of_a_training(rig: Any) -> N
     """`do_group_rollout` is given no limits: those of the builder's config hold, its tool calls and its parse errors too."""
     turns = RolloutConfig(limits=RolloutLimits(max_turns=1))
     group = await rig.play([rig.call("add", number=3)], rollout_config=turns)
+    (step,) = group.trajectories_G[0].transitions
+    assert (group.get_total_rewards(), step.metrics["cut/runner_limit"], step.metrics["stop/max_turns"]) == (
+        [0.25],
+        1,
+        1,
+    )
+    sampled = RolloutConfig(limits=RolloutLimits(max_sampled_tokens=40))
+    group = await rig.play([rig.call("add", number=3)], rollout_config=sampled)
     assert (group.get_total_rewards(), group.metrics_G[0]["cut/runner_limit"]) == ([0.25], 1)
     config = RolloutConfig(limits=RolloutLimits(max_tool_calls=2), parse_errors=ParseErrorPolicy(max_consecutive=1))
     group = await rig.play([unreadable(rig), *rig.submits], rollout_config=config)
@@ -187,6 +196,21 @@ async def test_a_rollout_config_bounds_the_rollouts_of_a_training(rig: Any) -> N
     assert group.get_total_rewards() == [-0.5]
     builder = rig.group(rollout_config=agentic())
     assert pickle.loads(pickle.dumps(builder)).settings == builder.settings
+
+
+@pytest.mark.parametrize("strategy", [RetryOnFailure(max_retries=2), MinViableGroup(min_successful=3, max_retries=2)])
+async def test_a_rollout_that_fails_at_its_last_turn_is_the_strategys_to_retry(rig: Any, strategy: Any) -> None:
+    """The turns of a config end the rollout in its own step: the failure of one does not cost its group."""
+    config = RolloutConfig(limits=RolloutLimits(max_turns=1))
+    crashes = iter([True])
+
+    def script(at: int, text: str) -> Any:
+        return rig.call("crash") if next(crashes, False) else rig.call("add", number=3)
+
+    group = await rig.play(script, "goes-on", size=4, strategy=strategy, rollout_config=config)
+    assert group.get_total_rewards() == [0.25] * len(group.trajectories_G)
+    assert len(group.trajectories_G) >= 3
+    assert sum(filed.state is RunState.FAILED for filed in rig.filed()) == 1
 
 
 class Injects(RolloutHooks):
@@ -461,6 +485,32 @@ async def test_a_tools_image_reaches_a_vision_renderer_as_an_image(sees: Any) ->
     text = [token for chunk in second.ob.chunks if hasattr(chunk, "tokens") for token in chunk.tokens]
     assert text[: len(sampled_so_far)] == sampled_so_far
     assert len(trajectory_to_data(trajectory, 1.0)) == 1
+
+
+async def test_a_hook_may_speak_after_an_end_that_it_cleared(rig: Any) -> None:
+    """It is the end all the same, and nothing of it is in the run."""
+
+    class Both(Clears, Injects):
+        pass
+
+    hooks = Both(1)
+    trajectory, total, *_ = await run(rig, [rig.call("add", number=3), rig.reply("Done.")], hooks=hooks)
+    assert (len(trajectory.transitions), total) == (3, 0.25)
+    assert [event.kind for event in rig.index.events(rig.filed()[0].run_id)].count("message") == 3
+
+
+def test_every_part_of_a_tools_answer_is_said(rig: Any) -> None:
+    """A text that is in the answer's text already is not said twice; parts of kinds that nobody knows are named."""
+    from agent_env.training._messages import answer_message
+
+    parts = [
+        {"type": "text", "text": "one"},
+        {"type": "text", "text": "two"},
+        {"type": "audio", "mimeType": "audio/wav"},
+    ]
+    parts += [{"type": "image", "data": "", "mimeType": "image/png"}] * 2 + [{"type": "resource"}]
+    message = answer_message("one", parts, name="look", call_id=None)
+    assert message["content"] == "one\ntwo\n[audio: audio/wav]\n[image: image/png]\n[image: image/png]\n[resource]"
 
 
 async def test_a_tools_image_is_a_placeholder_for_other_renderers(rig: Any) -> None:

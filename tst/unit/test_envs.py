@@ -468,3 +468,12 @@ async def test_many_envs_open_at_once(small_bundle: dict[str, str], write_bundle
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(play(count)) for count in range(100)]
     assert [task.result() for task in tasks] == [str(10 - count) for count in range(100)]
+
+
+def test_an_answers_parts_are_content_blocks() -> None:
+    """A mistake in them is the tool's, said where it was made, and not the renderer's later on."""
+    with pytest.raises(TypeError, match=r'a mapping with a "type", not .abc.'):
+        ToolAnswer("t", content=["abc"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match='its "data" as text'):
+        ToolAnswer("t", content=[{"type": "image"}])
+    assert ToolAnswer("t", content=[{"type": "text", "text": "more"}]).content

@@ -36,6 +36,18 @@ class ToolAnswer:
     traceback: str = field(default="", compare=False, repr=False)
     """The Python traceback when the tool raised: for the run, never for the model."""
 
+    def __post_init__(self) -> None:
+        """Check the parts.
+
+        Raises:
+            TypeError: When one is no content block: a mapping with a `type`, an image also with its `data`.
+        """
+        for part in self.content:
+            if not isinstance(part, Mapping) or "type" not in part:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f'a part of ToolAnswer.content is a mapping with a "type", not {part!r:.60}')
+            if part["type"] == "image" and not isinstance(part.get("data"), str):
+                raise TypeError('an image in ToolAnswer.content has its "data" as text in base64')
+
 
 class EnvSession(Protocol):
     """One episode's env, opened and closed by the episode in one task."""

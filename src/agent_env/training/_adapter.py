@@ -106,8 +106,8 @@ class ScoredWhenCut(EnvFromMessageEnv):
         return result
 
     def _reason(self, result: StepResult) -> CutReason:
-        if self._is_truncated and self.episode.is_full:
-            return CutReason.MESSAGE_LIMIT
+        if self._is_truncated and self.episode.full is not None:
+            return self.episode.full
         return next((cut for stop, cut in _CUTS.items() if f"stop/{stop}" in result.metrics), CutReason.RUNNER_LIMIT)
 
     def _ended_before(self, action: Sequence[int], stop: Mapping[str, float]) -> StepResult:

@@ -206,6 +206,7 @@ class StopReason(StrEnum):
 
 
 class RolloutLimits:
+    max_turns: int | None
     max_trajectory_tokens: int | None
     max_sampled_tokens: int | None
     max_tool_calls: int | None

@@ -43,8 +43,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_REMEMBERED = 256
-"""First prompts that are kept: the rollouts of a group start from the same one."""
+_REMEMBERED_TOKENS = 500_000
+"""First prompts that are kept, in all: the rollouts of a group start from the same one."""
 _SAID_CHARS = 300
 """What is repeated of an error that is not ours."""
 _END_TOKENS = 32
@@ -202,6 +202,7 @@ class Framing:
         self._ends = frozenset(stop for stop in self._stops if isinstance(stop, int))
         self._end_texts = tuple(stop for stop in self._stops if isinstance(stop, str))
         self._first: OrderedDict[tuple[object, ...], ModelInput] = OrderedDict()
+        self._first_tokens = 0
         self._stand_ins: dict[_Next, _StandIn] = {}
         self._differs: dict[_Next, str] = {}
         for after in _Next:
@@ -240,8 +241,9 @@ class Framing:
             return self.whole(messages)  # an image is not told from another by what it prints as
         if (known := self._first.get(key)) is None:
             known = self._first[key] = self.whole(messages)
-            if len(self._first) > _REMEMBERED:
-                self._first.popitem(last=False)
+            self._first_tokens += known.length
+            while self._first_tokens > _REMEMBERED_TOKENS and len(self._first) > 1:
+                self._first_tokens -= self._first.popitem(last=False)[1].length
         return known
 
     def whole(self, messages: list[Message]) -> ModelInput:

@@ -17,9 +17,6 @@ from agent_env.verify import UnreadableCall
 
 __all__ = ["answer_message", "from_record", "plain_text", "shown_tools", "to_record"]
 
-_PLACEHOLDERS = ("image", "audio")
-"""Parts of a tool's answer that a model without eyes and ears is only told of."""
-
 
 def to_record(message: Message) -> RecordedMessage:
     """A message as the episode keeps it."""
@@ -71,14 +68,22 @@ def answer_message(
     """
     shown: list[dict[str, Any]] = []
     for part in content:
-        if part.get("type") == "image" and images:
+        if part["type"] == "image" and images:
             shown.append({"type": "image", "image": f"data:{part.get('mimeType', 'image/png')};base64,{part['data']}"})
-        elif part.get("type") in _PLACEHOLDERS:
-            text += f"{chr(10) if text else ''}[{part['type']}: {part.get('mimeType') or 'of no stated type'}]"
+        elif part["type"] != "text" or part.get("text", "") not in text:
+            more = _as_text(part)
+            text += f"\n{more}" if text else more
     message: Message = {"role": "tool", "content": text, "name": name, "tool_call_id": call_id or ""}
     if shown:
         message["content"] = [*([{"type": "text", "text": text}] if text else []), *shown]
     return message
+
+
+def _as_text(part: Mapping[str, Any]) -> str:
+    """A part of an answer for a model without eyes and ears."""
+    if part["type"] == "text":
+        return str(part.get("text", ""))
+    return f"[{part['type']}: {part['mimeType']}]" if "mimeType" in part else f"[{part['type']}]"
 
 
 def plain_text(content: str | Sequence[Mapping[str, Any]]) -> str:

@@ -111,9 +111,17 @@ class EpisodeEnv(MessageEnv):
         return self._ending is not None
 
     @property
-    def is_full(self) -> bool:
-        """Whether the agent may not write another message."""
-        return self._settings.max_messages is not None and self._written >= self._settings.max_messages
+    def full(self) -> CutReason | None:
+        """Why the agent may not write another message; None while it may.
+
+        The turns of the config are bounded here and not only by the runner, as in the cookbook's own env: a failure is then
+        the rollout's, which a strategy may retry, and not its group's.
+        """
+        settings, written = self._settings, self._written
+        if settings.max_messages is not None and written >= settings.max_messages:
+            return CutReason.MESSAGE_LIMIT
+        turns = None if settings.config is None else settings.config.limits.max_turns
+        return CutReason.RUNNER_LIMIT if turns is not None and written >= turns else None
 
     # What the rollout's runner sets, and what its hooks add.
 
@@ -135,13 +143,16 @@ class EpisodeEnv(MessageEnv):
         turn = self._open_turn()
         self._written += 1
         turn.record(to_record(message))
-        if self.is_full:
+        if self.full is not None:
             return None
         self.messages.append(message)
         return self.messages
 
     async def add_messages(self, messages: list[Message]) -> list[Message]:
         """Put messages of a hook into the conversation, before the agent's next one."""
+        if self.is_ending:  # a hook has cleared the end: the next message ends the rollout again
+            self.messages.extend(messages)
+            return self.messages
         turn = self._open_turn()
         for message in messages:
             # Their text only: a hook's image may be an object that no run can keep.
@@ -200,8 +211,8 @@ class EpisodeEnv(MessageEnv):
             return self._done(await self.end(), stop, metrics, logs)
         if next_turn is not None:
             await self._begin(next_turn)
-        if self.is_full:
-            return self._done(await self.cut(CutReason.MESSAGE_LIMIT), StopReason.MAX_TURNS, metrics, logs)
+        if self.full is not None:
+            return self._done(await self.cut(self.full), StopReason.MAX_TURNS, metrics, logs)
         return MessageStepResult(
             reward=0.0, episode_done=False, next_messages=self.messages, metrics=metrics, logs=logs
         )
@@ -261,7 +272,7 @@ class EpisodeEnv(MessageEnv):
         logs["parse_failure_kind"] = "content"
         if policy.mask_error_turns:
             metrics[PARSE_ERROR_MASKED] = 1.0
-        if self._parse_failures > policy.max_consecutive or self.is_full:
+        if self._parse_failures > policy.max_consecutive or self.full is not None:
             ending = await self.cut(CutReason.PARSE_FAILURE, penalty=policy.terminal_reward)
             return self._done(ending, StopReason.PARSE_ERROR, metrics, logs)
         details = "\n".join(call.error for call in unreadable)[:_DETAIL_CHARS]

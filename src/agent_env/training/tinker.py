@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_env.bundle import Task
-from agent_env.errors import RunIndexError
+from agent_env.errors import RunIndexError, TrainingError
+from agent_env.runs import RunState
 from agent_env.training import _process
 from agent_env.training._adapter import ScoredWhenCut
 from agent_env.training._cookbook import (
@@ -297,6 +298,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
         steps = TrainingSteps(Path(self.runs), step_under_evaluation)
         steps.on_loop(asyncio.get_running_loop())
         train = await asyncio.to_thread(self.dataset, self.train_split, steps=steps)
+        await asyncio.to_thread(_refuse_a_second_training, train.settings)
         _process.spare_the_collector()
         if self.test_split is None:
             return train, None
@@ -346,6 +348,18 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             max_concurrent_episodes=self.max_concurrent_episodes,
         )
         return settings, tasks
+
+
+def _refuse_a_second_training(settings: GroupSettings) -> None:
+    """Two trainings of one name would delete each other's runs."""
+    index = _process.run_index(settings.runs)
+    for kind in ("train", "eval"):
+        for group in index.groups(f"{settings.run_name}/{kind}/"):
+            if running := group.states[RunState.RUNNING]:
+                raise TrainingError(
+                    f"run_name={settings.run_name!r}: a training of this name is under way in {settings.runs} ({running}"
+                    f" episode(s) of {group.name}): give this one another run_name"
+                )
 
 
 def _warn_of_clamp(model_name: str) -> None:
