@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from agent_env import Env, tool
 from agent_env.envs import ToolError, ToolSpec, parse_arguments
+from agent_env.envs.arguments import MisfitArgumentsError
 from agent_env.envs.python_tools import toolbox_of
 from agent_env.envs.typed_arguments import ParameterText, arguments_from_json, arguments_from_texts
 
@@ -433,3 +434,141 @@ def test_a_schema_of_types_alone_is_judged_as_any_other(arguments: dict[str, Any
         except ToolError as exc:
             outcomes.append(str(exc))
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("9007199254740993.0", 9007199254740993),
+        ("9.007199254740993e15", 9007199254740993),
+        ("1e23", 10**23),
+        ("-1E+23", -(10**23)),
+        ("123456789012345678901234567890.00", 123456789012345678901234567890),
+        ("0e999999999", 0),
+        ("-0.00e-99999999999999999999", 0),
+    ],
+)
+def test_a_whole_number_is_exact_however_it_is_written(text: str, value: int) -> None:
+    """It is read from its digits: the nearest float is another number."""
+    assert typed(INTEGER, text) == value
+    assert arguments_from_json(f'{{"x": {text}}}', spec(x=INTEGER)) == {"x": value}
+    assert arguments_from_json(f'{{"x": [{text}]}}', spec(x={"type": "array", "items": INTEGER})) == {"x": [value]}
+
+
+@pytest.mark.parametrize(
+    "text", ["1.0000000000000000000000001", "1e299", "-1e-99999999999999999999", "9007199254740992.5"]
+)
+def test_what_is_no_whole_number_in_full_is_refused(text: str) -> None:
+    """Only as a float would it be one: it is not rounded to it."""
+    with pytest.raises(ToolError, match="x: expected an integer, got"):
+        typed(INTEGER, text)
+    with pytest.raises(ToolError, match="x: expected an integer, got"):
+        arguments_from_json(f'{{"x": {text}}}', spec(x=INTEGER))
+
+
+MANY = 5000
+ROOM_KINDS = {"anyOf": [STAY, {"type": "object", "required": ["suite"]}, INTEGER]}
+
+
+def many(kind: Mapping[str, Any], **said: Any) -> ToolSpec:
+    """A tool of very many parameters."""
+    schema = {"type": "object", "properties": {f"parameter_{at}": kind for at in range(MANY)}, **said}
+    return ToolSpec(name="book", description="", parameters={**schema, "additionalProperties": False})
+
+
+@pytest.mark.parametrize(
+    ("tool", "raw", "says"),
+    [
+        (spec(x={"enum": [f"value-{at}" for at in range(MANY)]}), '{"x": "a"}', "'value-9' or 4,990 others, got \"a\""),
+        (spec(x={"enum": ["v" * MANY]}), '{"x": "a"}', "expected 'vvv"),
+        (spec(x={"const": ["v"] * MANY}), '{"x": "a"}', '..., got "a"'),
+        (spec(x={**TEXT, "pattern": "b" * MANY}), '{"x": "a"}', "a string that matches bbb"),
+        (many(TEXT, required=[f"parameter_{at}" for at in range(MANY)]), "{}", "parameter_0: missing"),
+        (many(TEXT, required=[f"parameter_{at}" for at in range(MANY)]), "{}", "and 4,990 more"),
+        (many(TEXT), '{"other": 1}', "known: parameter_0, parameter_1,"),
+        (many(INTEGER), json.dumps({f"parameter_{at}": "a" for at in range(MANY)}), "and 190 more"),
+        (spec(x=TEXT), json.dumps({f"y{at}": 1 for at in range(MANY)}), "and 4,990 more"),
+        (spec(x=TEXT), json.dumps({"y" * MANY: 1}), "yyy...: there is no such parameter, known: x"),
+        (
+            spec(x={"type": "array", "items": INTEGER}),
+            json.dumps({"x": ["a"] * MANY}),
+            'x[2]: expected an integer, got "a"',
+        ),
+        (spec(x={"type": "array", "items": ROOM_KINDS}), json.dumps({"x": [{}] * MANY}), "; and more"),
+        (spec(x={"anyOf": [{"const": at} for at in range(MANY)]}), '{"x": "a"}', "expected 0 or 1 or 2 or"),
+        (spec(x={"type": "object", "required": [str(at) for at in range(MANY)]}), '{"x": {}}', "and 4,970 more"),
+        (
+            spec(x=STAY),
+            json.dumps({"x": {"beds": 1, "k" * MANY: 1}}),
+            "kkk...: expected no such key, known: beds, view",
+        ),
+    ],
+)
+def test_what_the_model_is_told_is_short(tool: ToolSpec, raw: str, says: str) -> None:
+    """The first of what does not fit, and how much more there is: a message of a megabyte helps nobody."""
+    with pytest.raises(ToolError, match=re.escape(says)) as failure:
+        arguments_from_json(raw, tool)
+    assert len(str(failure.value)) < 6000
+    assert len(str(failure.value).splitlines()) <= 12
+
+
+def test_parameters_without_end_are_not_read_one_by_one() -> None:
+    """A model that writes the same tags on and on is told so."""
+    written = [ParameterText(f"y{at}", "1") for at in range(MANY)]
+    with pytest.raises(ToolError, match="it has 5,000 parameters, at most 500 are read"):
+        arguments_from_texts(written, spec(x=TEXT))
+
+
+def test_a_python_tools_own_check_is_as_short() -> None:
+    """Players' calls go there directly."""
+    taken = toolbox_of(Typed).tools["take"]
+    for arguments in ({f"y{at}": 1 for at in range(MANY)}, {"zip": "1", "count": 1, "tags": [1] * MANY}):
+        with pytest.raises(MisfitArgumentsError) as failure:
+            taken.convert(arguments)
+        assert len(str(failure.value)) < 6000
+        assert len(failure.value.lines) <= 12
+
+
+TREE = {"type": "object", "properties": {"a": {"$ref": "#/$defs/Tree"}}}
+TREES = {"$defs": {"Tree": {"anyOf": [{**TREE, "required": ["b"]}, {**TREE, "required": ["c"]}]}}}
+HOSTILE = "a" * 5000 + "!"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fits"),
+    [
+        ({**TEXT, "pattern": "^(a+)+$"}, HOSTILE, False),
+        ({**TEXT, "pattern": "^(?=(a+)+$)"}, HOSTILE, True),
+        (
+            {"type": "object", "patternProperties": {"^(a+)+$": INTEGER}, "additionalProperties": False},
+            {HOSTILE: 1},
+            False,
+        ),
+        ({"type": "object", "propertyNames": {"pattern": "^(a+)+$"}}, {HOSTILE: 1}, False),
+        ({"type": "object", "patternProperties": {"^(a+)+$": {}}, "unevaluatedProperties": False}, {HOSTILE: 1}, True),
+        ({"type": "array", "uniqueItems": True}, [{"a": at} for at in range(100_000)], True),
+        ({"type": "array", "uniqueItems": True}, [at * (2**61 - 1) for at in range(100_000)], True),
+        (ROOM_KINDS | {"type": "array", "items": ROOM_KINDS}, [{}] * 1_000_000, False),
+        ({"$ref": "#/$defs/Tree"}, json.loads('{"a":' * 45 + "1" + "}" * 45), True),
+        ({"not": {"$ref": "#/$defs/Tree"}}, json.loads('{"a":' * 45 + "1" + "}" * 45), True),
+        ({"type": "array", "contains": {"type": "array", "contains": {"const": 1}}}, [[0] * 3000] * 300, True),
+    ],
+)
+def test_checking_comes_to_an_end_whatever_is_checked(schema: Mapping[str, Any], value: Any, fits: bool) -> None:
+    """Each of these would stand the event loop still for minutes to years; what takes too long, the tool checks itself."""
+    parameters = {"type": "object", "properties": {"x": schema}, **TREES}
+    tool = ToolSpec(name="book", description="", parameters=parameters)
+    if fits:
+        assert arguments_from_json(json.dumps({"x": value}), tool) == {"x": value}
+    else:
+        with pytest.raises(ToolError, match="book was not called"):
+            arguments_from_json(json.dumps({"x": value}), tool)
+
+
+def test_a_large_value_leaves_something_for_the_others() -> None:
+    """What is not checked to the end is taken as it is, and the texts after it are typed all the same."""
+    rows = json.dumps([{"beds": 1}] * 20_000)
+    tool = spec(rows={"type": "array", "items": ROOM_KINDS}, beds=INTEGER, zip={**TEXT, "minLength": 1})
+    written = [ParameterText("rows", rows), ParameterText("beds", "2.0"), ParameterText("zip", "01912")]
+    made = arguments_from_texts(written, tool)
+    assert (len(made.pop("rows")), made) == (20_000, {"beds": 2, "zip": "01912"})

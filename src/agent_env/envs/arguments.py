@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,12 +19,17 @@ from agent_env.envs.strict_json import JsonTextError, read_object
 from agent_env.errors import ToolError
 
 __all__ = [
+    "MAX_LINES",
     "PER_PARAMETER",
     "MisfitArgumentsError",
+    "clipped",
     "convert_arguments",
+    "first_lines",
+    "listed",
     "parse_arguments",
     "path_text",
     "shown",
+    "unknown_parameters",
 ]
 
 _EXPECTED = {
@@ -49,14 +55,23 @@ _SHOWN_CHARS = 60
 """How much of a value is repeated to the model."""
 PER_PARAMETER = 3
 """How many places inside one parameter are named."""
+MAX_LINES = 10
+"""How many parameters are named, and how many of the values that one might have."""
+_LINE_CHARS = 500
+_NAME_CHARS = 100
+_LISTED_NAMES = 30
+_GUESSED = 3
+"""For how many unknown names the nearest known one is looked for: that takes the longest of all."""
+_GUESSED_FROM = 50
+_ENCODER = json.JSONEncoder(ensure_ascii=True, default=str)
 
 
 class MisfitArgumentsError(Exception):
     """Arguments that do not fit. `lines` has one for each parameter, for the model to read."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = tuple(lines)
+        self.lines = tuple(first_lines(lines))
+        super().__init__("\n".join(self.lines))
 
 
 def parse_arguments(raw: str) -> Mapping[str, Any]:
@@ -96,24 +111,51 @@ def convert_arguments(
 
 def _lines(errors: Sequence[ErrorDetails], parameters: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
     by_parameter: dict[str, dict[tuple[str | int, ...], list[ErrorDetails]]] = {}
+    lines: list[str] = []
     for error in errors:
         if not error["loc"]:
             return [_broken_text(error)]
         place = _place(error["loc"], arguments)
         by_parameter.setdefault(str(error["loc"][0]), {}).setdefault(place, []).append(error)
-    lines: list[str] = []
     for name, places in by_parameter.items():
         if name not in parameters:
-            near = closest(name, parameters)
-            known = ", ".join(parameters) or "it has none"
-            lines.append(
-                f"{name}: there is no such parameter, " + (f"did you mean {near}?" if near else f"known: {known}")
-            )
             continue
-        parts = [_say(place, found) for place, found in list(places.items())[:PER_PARAMETER]]
-        more = len(places) - len(parts)
-        lines.append("; ".join(parts) + (f"; and {more} more" if more > 0 else ""))
+        parts = [_say(place, found) for place, found in islice(places.items(), PER_PARAMETER)]
+        if more := len(places) - len(parts):
+            parts.append(f"and {more:,} more")
+        lines.append("; ".join(parts))
+    return [*lines, *unknown_parameters([name for name in by_parameter if name not in parameters], parameters)]
+
+
+def unknown_parameters(names: Sequence[str], parameters: Sequence[str]) -> list[str]:
+    """A line for each name that is no parameter: which one may be meant, or which there are."""
+    lines: list[str] = []
+    known = listed(parameters) or "it has none"
+    for name in names:
+        may_guess = len(lines) < _GUESSED and len(name) <= _NAME_CHARS
+        near = closest(name, parameters[:_GUESSED_FROM]) if may_guess else None
+        fix = f"did you mean {near}?" if near else f"known: {known}"
+        lines.append(f"{clipped(name)}: there is no such parameter, {fix}")
     return lines
+
+
+def first_lines(lines: Sequence[str]) -> list[str]:
+    """The first of the lines, none of them long, and how many more there are."""
+    first = [clipped(line, _LINE_CHARS) for line in lines[:MAX_LINES]]
+    more = len(lines) - len(first)
+    return [*first, f"and {more:,} more"] if more else first
+
+
+def clipped(text: str, most: int = _NAME_CHARS) -> str:
+    """A text, or the start of it when it is long."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with commas between them; of many, the first and how many more there are."""
+    text = ", ".join(clipped(name) for name in names[:_LISTED_NAMES])
+    more = len(names) - _LISTED_NAMES
+    return f"{text} and {more:,} more" if more > 0 else text
 
 
 def _broken_text(error: ErrorDetails) -> str:
@@ -140,8 +182,8 @@ def _say(place: tuple[str | int, ...], errors: Sequence[ErrorDetails]) -> str:
     missing = [str(error["loc"][-1]) for error in errors if error["type"] == "missing"]
     if missing and len(missing) == len(errors):
         if not place:
-            return f"{missing[0]}: missing"
-        return f"{path_text(place)}: missing {', '.join(dict.fromkeys(missing))}"
+            return f"{clipped(missing[0])}: missing"
+        return f"{path_text(place)}: missing {listed(list(dict.fromkeys(missing)))}"
     expected = list(dict.fromkeys(_expected(error) for error in errors if error["type"] != "missing"))
     return f"{path_text(place)}: expected {' or '.join(expected)}, got {shown(errors[0]['input'])}"
 
@@ -150,7 +192,7 @@ def path_text(place: Sequence[str | int]) -> str:
     """A place in the arguments, as a model would write it: `rooms[2].name`."""
     text = ""
     for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        text += f"[{part}]" if isinstance(part, int) else f".{clipped(part)}" if text else clipped(part)
     return text
 
 
@@ -160,8 +202,8 @@ def _expected(error: ErrorDetails) -> str:
         return known
     context = error.get("ctx", {})
     if error["type"] in ("literal_error", "enum") and "expected" in context:
-        return f"one of {context['expected']}"
-    message = error["msg"]
+        return f"one of {clipped(context['expected'], _LINE_CHARS // 2)}"
+    message = clipped(error["msg"], _LINE_CHARS // 2)
     for start in ("Input should be ", "Value should be "):
         if message.startswith(start):
             return message.removeprefix(start)
@@ -170,5 +212,9 @@ def _expected(error: ErrorDetails) -> str:
 
 def shown(value: Any) -> str:
     """A value as it is repeated to the model: the start of it, when it is long."""
-    text = json.dumps(value, ensure_ascii=True, default=str)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
+    text = ""
+    for part in _ENCODER.iterencode(value):
+        text += part
+        if len(text) > _SHOWN_CHARS:
+            break
+    return clipped(text, _SHOWN_CHARS)

@@ -1,30 +1,37 @@
 """How arguments do not fit a tool's JSON Schema: a line for each parameter, in the words of `arguments.py`.
 
 The schema is the tool's own, `$ref`s within it included; a reference to elsewhere is never fetched. A schema that is broken
-checks nothing: then the tool has to.
+checks nothing, and neither does what takes too much work (`json_schema.py` says what): then the tool has to.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import Any, cast
 
-import referencing
-from jsonschema import TypeChecker, validators
-from jsonschema.exceptions import ValidationError
+from agent_env.envs.arguments import (
+    MAX_LINES,
+    PER_PARAMETER,
+    clipped,
+    listed,
+    path_text,
+    shown,
+    unknown_parameters,
+)
+from agent_env.envs.json_schema import JsonSchema, Misfit, Place, TooMuchWorkError, Work
 
-from agent_env.bundle import closest
-from agent_env.envs.arguments import PER_PARAMETER, path_text, shown
-
-__all__ = ["ToolSchema", "tool_schema"]
+__all__ = ["ToolSchema", "Work", "tool_schema"]
 
 logger = logging.getLogger(__name__)
 
-Place = tuple[str | int, ...]
-
+_MAX_MISFITS = 200
+"""How many misfits are looked for: of more, the model is told no more."""
+_MAX_FORMS = 10
+"""How many ways of being right are said of one place."""
 _TYPES = {
     "integer": "an integer",
     "number": "a number",
@@ -42,14 +49,17 @@ _BOUNDS: Mapping[str, Callable[[Any], str]] = {
     "multipleOf": lambda bound: f"a multiple of {bound}",
     "minLength": lambda bound: f"a string of at least {bound} characters",
     "maxLength": lambda bound: f"a string of at most {bound} characters",
-    "pattern": lambda bound: f"a string that matches {bound}",
+    "pattern": lambda bound: f"a string that matches {clipped(bound)}",
+    "contains": lambda _: "a list with certain items, which are not in it",
+    "maxContains": lambda bound: f"a list with at most {bound} of certain items",
     "minItems": lambda bound: f"a list of at least {bound} items",
     "maxItems": lambda bound: f"a list of at most {bound} items",
     "uniqueItems": lambda _: "a list without an item that is in it twice",
     "minProperties": lambda bound: f"an object with at least {bound} keys",
     "maxProperties": lambda bound: f"an object with at most {bound} keys",
     "additionalProperties": lambda _: "no such key",
-    "unevaluatedProperties": lambda _: "no such key",
+    "propertyNames": lambda _: "another key",
+    "false": lambda _: "nothing",
     "not": lambda _: "something else",
 }
 
@@ -121,49 +131,52 @@ class ToolSchema:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.parameters = tuple(_mapping(schema.get("properties")))
         self._is_known_broken = False
-        self._schema = schema
         self._plain_types = _plain_types(schema)
         self._required = _required(schema)
         self._texts = frozenset(name for name, part in _properties(schema) if _is_plain_text(part))
-        base: Any = validators.validator_for(cast("Any", schema), default=validators.Draft202012Validator)
-        self._validator = _validator_class(base)(schema, registry=cast("Any", referencing.Registry)())
+        self._schema = JsonSchema(schema)
 
     def is_text(self, name: str) -> bool:
         """Whether any text fits the parameter, and nothing else does."""
         return name in self._texts
 
-    def fits(self, name: str, value: Any) -> bool:
-        """Whether a value fits a parameter, whatever the others are."""
-        return not any(error.absolute_path and error.absolute_path[0] == name for error in self._errors({name: value}))
+    def fits(self, name: str, value: Any, work: Work) -> bool:
+        """Whether a value fits a parameter, whatever the others are; True when that cannot be told."""
+        return not any(found.place and found.place[0] == name for found in self._parts(name, value, work))
 
-    def is_near(self, name: str, value: Any) -> bool:
+    def is_near(self, name: str, value: Any, work: Work) -> bool:
         """Whether a value is at least of the type that the parameter has."""
-        wrong = (error for error in self._errors({name: value}) if list(error.absolute_path) == [name])
-        return not any(cause.validator in _OF_TYPE for error in wrong for cause in _causes(error))
+        wrong = (found for found in self._parts(name, value, work) if found.place == (name,))
+        return not any(cause.keyword in _OF_TYPE for found in wrong for cause in _causes(found))
 
-    def misfits(self, arguments: Mapping[str, Any], *, notes: Mapping[str, str] | None = None) -> list[str]:
-        """Say how the arguments do not fit, a line for each parameter.
+    def misfits(self, arguments: Mapping[str, Any], work: Work, *, notes: Mapping[str, str] | None = None) -> list[str]:
+        """Say how the arguments do not fit, a line for each parameter, as far as `work` goes.
 
         Args:
             arguments: JSON values.
+            work: The steps that this may take.
             notes: What else to say of a parameter that does not fit.
         """
         if self._surely_fit(arguments):
             return []
-        by_parameter: dict[str, dict[Place, list[ValidationError]]] = {}
+        by_parameter: dict[str, dict[Place, list[Misfit]]] = {}
         lines: list[str] = []
-        for error in self._errors(arguments):
-            for found in _causes(error):
-                place = tuple(found.absolute_path)
+        found = list(islice(self._misfits(arguments, work), _MAX_MISFITS))
+        for misfit in found:
+            for cause in _causes(misfit):
+                place = cause.place
                 if place:
-                    by_parameter.setdefault(str(place[0]), {}).setdefault(place, []).append(found)
+                    by_parameter.setdefault(str(place[0]), {}).setdefault(place, []).append(cause)
                 else:
-                    lines += self._whole(found)
-        for name, places in by_parameter.items():
-            parts = [_say(place, found) for place, found in list(places.items())[:PER_PARAMETER]]
-            more = len(places) - len(parts)
+                    lines += self._whole(cause)
+        are_all = len(found) < _MAX_MISFITS
+        for name, places in islice(by_parameter.items(), MAX_LINES):
+            parts = [_say(place, causes) for place, causes in islice(places.items(), PER_PARAMETER)]
+            if more := len(places) - len(parts):
+                parts.append(f"and {more} more" if are_all else "and more")
             note = f" ({notes[name]})" if notes and name in notes else ""
-            lines.append("; ".join(parts) + (f"; and {more} more" if more > 0 else "") + note)
+            lines.append("; ".join(parts) + note)
+        lines += [f"{name}: does not fit" for name in islice(by_parameter, MAX_LINES, None)]
         return list(dict.fromkeys(lines))
 
     def _surely_fit(self, arguments: Mapping[str, Any]) -> bool:
@@ -175,42 +188,32 @@ class ToolSchema:
             and all(type(value) in types.get(name, ()) for name, value in arguments.items())
         )
 
-    def _errors(self, arguments: Mapping[str, Any]) -> Sequence[ValidationError]:
+    def _parts(self, name: str, value: Any, work: Work) -> Iterator[Misfit]:
+        """What does not fit where there is one parameter alone; it may take half of the work that is left."""
+        share = work.share()
         try:
-            return list(cast("Iterable[ValidationError]", self._validator.iter_errors(cast("Any", arguments))))
-        except Exception as exc:  # noqa: BLE001 - a schema of anyone's: a reference to nowhere, a pattern of another language
+            yield from self._misfits({name: value}, share)
+        finally:
+            work.take_back(share)
+
+    def _misfits(self, arguments: Mapping[str, Any], work: Work) -> Iterator[Misfit]:
+        try:
+            yield from self._schema.misfits(arguments, work)
+        except TooMuchWorkError:
+            return
+        except Exception as exc:  # noqa: BLE001 - a schema of anyone's: a reference to nowhere, a bound that is no number
             if not self._is_known_broken:
                 logger.warning("a tool's JSON Schema cannot be used, its arguments are not checked: %s", exc)
             self._is_known_broken = True
-            return ()
 
-    def _whole(self, error: ValidationError) -> Iterator[str]:
-        """Lines of an error that is of the arguments as a whole."""
-        keyword, said = str(error.validator), cast("Any", error.validator_value)
-        given = cast("Mapping[str, Any]", error.instance)
-        if keyword == "required":
-            yield from (f"{name}: missing" for name in said if name not in given)
-        elif keyword in ("additionalProperties", "unevaluatedProperties"):
-            for name in given:
-                if name not in self.parameters:
-                    near = closest(name, self.parameters)
-                    known = ", ".join(self.parameters) or "it has none"
-                    fix = f"did you mean {near}?" if near else f"known: {known}"
-                    yield f"{name}: there is no such parameter, {fix}"
+    def _whole(self, misfit: Misfit) -> Iterator[str]:
+        """Lines of a misfit that is of the arguments as a whole."""
+        if misfit.keyword == "required":
+            yield from (f"{clipped(name)}: missing" for name in misfit.said)
+        elif misfit.keyword == "additionalProperties":
+            yield from unknown_parameters(misfit.said, self.parameters)
         else:
-            yield f"the arguments together: expected {_expected(error)}"
-
-
-@cache
-def _validator_class(base: Any) -> Any:
-    """A draft's validator for which `2.0` is no integer: Python's tools are not given a float for one."""
-    checker = cast("TypeChecker", base.TYPE_CHECKER).redefine("integer", _is_integer)
-    extend = cast("Callable[..., Any]", validators.extend)  # pyright: ignore[reportUnknownMemberType]
-    return extend(base, type_checker=checker)
-
-
-def _is_integer(checker: object, value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+            yield f"the arguments together: expected {_expected(misfit)}"
 
 
 def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -234,63 +237,57 @@ def _is_plain_text(schema: Any) -> bool:
     return keys.get("type") == "string" and _ANNOTATIONS.issuperset(keys)
 
 
-def _causes(error: ValidationError) -> Iterator[ValidationError]:
-    """The errors that say most: of a union, those of the branch whose own type fits, when there is just one."""
-    if error.validator not in ("anyOf", "oneOf") or not error.context:
-        yield error
+def _causes(misfit: Misfit) -> Iterator[Misfit]:
+    """The misfits that say most: of a union, those of the form whose own type fits, when there is just one."""
+    if misfit.keyword not in ("anyOf", "oneOf"):
+        yield misfit
         return
-    branches: dict[Any, list[ValidationError]] = {}
-    for inner in error.context:
-        branches.setdefault(inner.schema_path[0], []).append(inner)
-    near = [found for found in branches.values() if not any(_is_of_type(inner, error) for inner in found)]
+    near = [form for form in misfit.forms if form and not any(_is_of_type(inner, misfit) for inner in form)]
     if len(near) != 1:
-        yield error
+        yield misfit
         return
     for inner in near[0]:
         yield from _causes(inner)
 
 
-def _is_of_type(inner: ValidationError, outer: ValidationError) -> bool:
-    is_same = len(inner.absolute_path) == len(outer.absolute_path)
-    return is_same and inner.validator in _OF_TYPE
+def _is_of_type(inner: Misfit, outer: Misfit) -> bool:
+    return len(inner.place) == len(outer.place) and inner.keyword in _OF_TYPE
 
 
-def _say(place: Place, errors: Sequence[ValidationError]) -> str:
-    missing = [name for error in errors if error.validator == "required" for name in _missing(error)]
-    if missing and all(error.validator == "required" for error in errors):
-        return f"{path_text(place)}: missing {', '.join(dict.fromkeys(missing))}"
-    first = next(error for error in errors if error.validator != "required")
-    given = cast("Any", first).instance
-    if first.validator in ("additionalProperties", "unevaluatedProperties") and isinstance(given, Mapping):
-        known = _mapping(cast("Any", first.schema).get("properties"))
-        unknown = [name for name in cast("Mapping[str, Any]", given) if name not in known]
-        if unknown:
-            return f"{path_text((*place, unknown[0]))}: expected no such key, known: {', '.join(known)}"
-    expected = list(dict.fromkeys(_expected(error) for error in errors if error.validator != "required"))
-    return f"{path_text(place)}: expected {' or '.join(expected)}, got {shown(given)}"
+def _say(place: Place, misfits: Sequence[Misfit]) -> str:
+    missing = [name for misfit in misfits if misfit.keyword == "required" for name in misfit.said]
+    if missing and all(misfit.keyword == "required" for misfit in misfits):
+        return f"{path_text(place)}: missing {listed(list(dict.fromkeys(missing)))}"
+    first = next(misfit for misfit in misfits if misfit.keyword != "required")
+    if first.keyword == "additionalProperties":
+        known = listed(list(_mapping(first.schema.get("properties")))) or "it has none"
+        return f"{path_text((*place, first.said[0]))}: expected no such key, known: {known}"
+    expected = dict.fromkeys(_expected(misfit) for misfit in misfits if misfit.keyword != "required")
+    return f"{path_text(place)}: expected {' or '.join(islice(expected, _MAX_FORMS))}, got {shown(first.value)}"
 
 
-def _missing(error: ValidationError) -> Iterator[str]:
-    given = cast("Mapping[str, Any]", error.instance)
-    return (name for name in cast("Sequence[str]", error.validator_value) if name not in given)
-
-
-def _expected(error: ValidationError) -> str:
-    keyword, said = str(error.validator), cast("Any", error.validator_value)
+def _expected(misfit: Misfit) -> str:
+    keyword, said = misfit.keyword, misfit.said
     if keyword in ("anyOf", "oneOf"):
-        if not error.context:
+        if not misfit.forms:
             return "what fits just one of its forms"
-        inner = [_expected(found) for found in error.context if len(found.absolute_path) == len(error.absolute_path)]
-        return " or ".join(dict.fromkeys(inner)) or "one of its forms"
+        same = (inner for form in misfit.forms for inner in form if len(inner.place) == len(misfit.place))
+        inner = dict.fromkeys(_expected(found) for found in islice(same, _MAX_MISFITS))
+        return " or ".join(islice(inner, _MAX_FORMS)) or "one of its forms"
     if keyword == "type":
         names = cast("list[str]", said) if isinstance(said, list) else [str(said)]
         return " or ".join(_TYPES.get(name, name) for name in names)
     if keyword in ("enum", "const"):
-        values = cast("list[Any]", said) if keyword == "enum" else [said]
-        *first, last = [repr(value) if isinstance(value, str) else json.dumps(value) for value in values] or ["nothing"]
-        return f"one of {', '.join(first)} or {last}" if first else last
+        return _one_of(cast("list[Any]", said) if keyword == "enum" else [said])
     if keyword == "required":
-        return f"an object with {', '.join(_missing(error))}"
-    if (bound := _BOUNDS.get(keyword)) is not None:
-        return bound(said)
-    return f"something else ({shown(error.message)})"
+        return f"an object with {listed(said)}"
+    bound = _BOUNDS.get(keyword)
+    return bound(said) if bound is not None else "something else"
+
+
+def _one_of(values: Sequence[Any]) -> str:
+    said = [clipped(repr(value)) if isinstance(value, str) else shown(value) for value in values[:MAX_LINES]]
+    if more := len(values) - len(said):
+        return f"one of {', '.join(said)} or {more:,} others"
+    *first, last = said or ["nothing"]
+    return f"one of {', '.join(first)} or {last}" if first else last

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, NoReturn, cast
 
 __all__ = [
@@ -20,13 +21,14 @@ __all__ = [
     "check_text",
     "read_json",
     "read_object",
-    "whole_numbers",
 ]
 
 MAX_DEPTH = 50
 """How deep lists and objects may be in one another."""
 MAX_DIGITS = 300
 """How many digits a whole number may have; one of more is no float, and some checks need one."""
+_WHOLE_DIGITS = 40
+"""How many digits a whole number may have that is written with a point or an exponent."""
 _SHOWN_CHARS = 100
 
 
@@ -41,14 +43,18 @@ class NestedTooDeeplyError(JsonTextError):
         super().__init__("it is nested too deeply")
 
 
-def read_json(text: str) -> Any:
+def read_json(text: str, *, whole: bool = False) -> Any:
     """Return the JSON value that `text` is.
+
+    Args:
+        text: What was written.
+        whole: Whether `2.0` and `1e3` are integers, as JSON Schema has it, to the last digit that was written.
 
     Raises:
         JsonTextError: When it is none.
     """
     try:
-        value = _DECODER.decode(text)
+        value = (_WHOLE_DECODER if whole else _DECODER).decode(text)
     except json.JSONDecodeError as exc:
         is_cut = exc.pos >= len(text.rstrip()) or exc.msg.startswith("Unterminated string")
         raise JsonTextError(f"{'it is cut off: ' if is_cut and text.strip() else ''}{exc}") from None
@@ -58,8 +64,12 @@ def read_json(text: str) -> Any:
     return value
 
 
-def read_object(text: str) -> dict[str, Any]:
+def read_object(text: str, *, whole: bool = False) -> dict[str, Any]:
     """Return the arguments that `text`, a JSON object, is.
+
+    Args:
+        text: What was written.
+        whole: As for `read_json`.
 
     Raises:
         JsonTextError: When it is none; the message is a whole sentence.
@@ -67,7 +77,7 @@ def read_object(text: str) -> dict[str, Any]:
     if not text.strip():
         raise JsonTextError("the arguments are empty: write a JSON object, {} when there are none")
     try:
-        value = read_json(text)
+        value = read_json(text, whole=whole)
     except JsonTextError as exc:
         raise JsonTextError(f"the arguments are no valid JSON: {exc}") from None
     if isinstance(value, dict):
@@ -78,17 +88,6 @@ def read_object(text: str) -> dict[str, Any]:
         )
     shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
     raise JsonTextError(f'the arguments must be a JSON object like {{"name": value}}, not {shown}')
-
-
-def whole_numbers(value: Any) -> Any:
-    """The same value with integers for the floats that are whole: in JSON Schema `2.0` is an integer."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [whole_numbers(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {key: whole_numbers(item) for key, item in cast("dict[str, Any]", value).items()}
-    return value
 
 
 def _is_object(text: str) -> bool:
@@ -120,12 +119,27 @@ def _float(text: str) -> float:
     return value
 
 
+def _whole_or_float(text: str) -> int | float:
+    """Of too many digits it stays a float, which is no integer."""
+    value = _float(text)
+    if not value.is_integer():
+        return value
+    if value == 0:  # or too small for a float, and then its exponent may be too much for a decimal
+        return value if any(digit in "123456789" for digit in text.lower().partition("e")[0]) else 0
+    exact = Decimal(text)
+    is_whole = exact.adjusted() < _WHOLE_DIGITS and exact == exact.to_integral_value()
+    return int(exact) if is_whole else value
+
+
 def _no_constant(name: str) -> NoReturn:
     raise JsonTextError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_no_constant
+)
+_WHOLE_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_whole_or_float, parse_constant=_no_constant
 )
 
 
