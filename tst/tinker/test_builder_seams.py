@@ -509,8 +509,9 @@ def test_every_part_of_a_tools_answer_is_said(rig: Any) -> None:
         {"type": "audio", "mimeType": "audio/wav"},
     ]
     parts += [{"type": "image", "data": "", "mimeType": "image/png"}] * 2 + [{"type": "resource"}]
+    parts = [{"type": "text", "text": "on"}, *parts]
     message = answer_message("one", parts, name="look", call_id=None)
-    assert message["content"] == "one\ntwo\n[audio: audio/wav]\n[image: image/png]\n[image: image/png]\n[resource]"
+    assert message["content"] == "one\non\ntwo\n[audio: audio/wav]\n[image: image/png]\n[image: image/png]\n[resource]"
 
 
 async def test_a_tools_image_is_a_placeholder_for_other_renderers(rig: Any) -> None:

@@ -476,4 +476,6 @@ def test_an_answers_parts_are_content_blocks() -> None:
         ToolAnswer("t", content=["abc"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match='its "data" as text'):
         ToolAnswer("t", content=[{"type": "image"}])
+    with pytest.raises(TypeError, match='its "text" as text'):
+        ToolAnswer("t", content=[{"type": "text", "text": 5}])
     assert ToolAnswer("t", content=[{"type": "text", "text": "more"}]).content

@@ -40,13 +40,15 @@ class ToolAnswer:
         """Check the parts.
 
         Raises:
-            TypeError: When one is no content block: a mapping with a `type`, an image also with its `data`.
+            TypeError: When one is no content block: a mapping with a `type`, a text with its `text`, an image with its `data`.
         """
         for part in self.content:
             if not isinstance(part, Mapping) or "type" not in part:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f'a part of ToolAnswer.content is a mapping with a "type", not {part!r:.60}')
             if part["type"] == "image" and not isinstance(part.get("data"), str):
                 raise TypeError('an image in ToolAnswer.content has its "data" as text in base64')
+            if part["type"] == "text" and not isinstance(part.get("text"), str):
+                raise TypeError('a text in ToolAnswer.content has its "text" as text')
 
 
 class EnvSession(Protocol):

@@ -67,10 +67,11 @@ def answer_message(
         images: Whether the renderer can write images; else each is a placeholder in the text.
     """
     shown: list[dict[str, Any]] = []
+    said = {text, *text.splitlines()}
     for part in content:
         if part["type"] == "image" and images:
             shown.append({"type": "image", "image": f"data:{part.get('mimeType', 'image/png')};base64,{part['data']}"})
-        elif part["type"] != "text" or part.get("text", "") not in text:
+        elif part["type"] != "text" or part["text"] not in said:
             more = _as_text(part)
             text += f"\n{more}" if text else more
     message: Message = {"role": "tool", "content": text, "name": name, "tool_call_id": call_id or ""}
@@ -82,7 +83,7 @@ def answer_message(
 def _as_text(part: Mapping[str, Any]) -> str:
     """A part of an answer for a model without eyes and ears."""
     if part["type"] == "text":
-        return str(part.get("text", ""))
+        return str(part["text"])
     return f"[{part['type']}: {part['mimeType']}]" if "mimeType" in part else f"[{part['type']}]"
 
 

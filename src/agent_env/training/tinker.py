@@ -329,6 +329,14 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
         rule = resolve_reward(bundle, self.reward, tasks)
         framing_for(bundle, self.renderer_name, self.model_name_for_tokenizer, history)
         _warn_of_clamp(self.model_name_for_tokenizer)
+        slots = self.max_concurrent_episodes
+        if slots is not None and slots < self.group_size:
+            logger.warning(
+                "group_size=%d is more than max_concurrent_episodes=%d: rollouts wait for a slot, and that counts as their time"
+                " under a rollout timeout",
+                self.group_size,
+                slots,
+            )
         _process.run_index(Path(self.runs))
         settings = GroupSettings(
             bundle=bundle.root,
