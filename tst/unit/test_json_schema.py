@@ -93,6 +93,39 @@ def test_what_cannot_be_decided_refuses_nothing(schema: Any, value: Any, steps: 
         assert fits(schema, value)
 
 
+AHEAD = {"pattern": "^(?=b)"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (AHEAD, "a"),
+        ({"not": AHEAD}, "a"),
+        ({"oneOf": [AHEAD, {"type": "string"}]}, "a"),
+        ({"oneOf": [AHEAD, {"type": "integer"}]}, "a"),
+        ({"if": AHEAD, "then": False}, "a"),
+        ({"if": AHEAD, "else": False}, "b"),
+        ({"contains": AHEAD, "maxContains": 1}, ["b", "a"]),
+        ({"contains": AHEAD}, ["a", "b"]),
+        ({"patternProperties": {"^(?=b)": {}}, "additionalProperties": False}, {"b": 1}),
+        ({"patternProperties": {"^(?=b)": False}}, {"a": 1}),
+    ],
+)
+def test_a_pattern_of_another_language_refuses_nothing(schema: Any, value: Any) -> None:
+    """Not where the opposite is asked for either; what else the schema says holds."""
+    assert fits(schema, value)
+    assert not fits({"allOf": [schema], "type": "null"}, value)
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+def test_a_schema_that_doubles_itself_comes_to_an_end(keyword: str) -> None:
+    """Two forms that are two forms each, forty deep, are a million million checks of one value."""
+    forms = {str(at): {keyword: [{"$ref": f"#/$defs/{at + 1}"}] * 2} for at in range(40)}
+    schema = {"$defs": {**forms, "40": {"type": "null" if keyword == "anyOf" else "integer"}}, "$ref": "#/$defs/0"}
+    with pytest.raises(TooMuchWorkError):
+        fits(schema, 1)
+
+
 @pytest.mark.parametrize(
     ("schema", "value", "expected"),
     [
