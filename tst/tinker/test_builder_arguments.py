@@ -655,6 +655,84 @@ def test_a_run_of_blanks_does_not_stall_the_parser(family: Family) -> None:
     assert len(message["unparsed_tool_calls"]) == 1
 
 
+LONG = 200_000
+
+
+def often(mark: str) -> str:
+    """A mark again and again."""
+    return mark * (LONG // len(mark))
+
+
+STALLING: Sequence[tuple[Family, str]] = [
+    (QWEN3, often("<tool_call>")),
+    (QWEN3, "</tool_call>" + often("<tool_call>")),
+    (QWEN3, '<tool_call>{"name": "book", "arguments": {"x": ["' + often('\\"') + "}}</tool_call>"),
+    (QWEN3_5, f"<tool_call>\n<function=book>\n{often('<parameter=x>')}</function>\n</tool_call>"),
+    (QWEN3_5, f"<tool_call>\n<function=book>\n{often('<parameter=')}\n</parameter></function></tool_call>"),
+    (QWEN3_5, f"<tool_call>\n<function=book>{often(' ' * 199 + 'a')}</tool_call>"),
+    (NEMOTRON, often("<tool_call><function=book>")),
+    (GLM, often("<tool_call>book")),
+    (GLM, f"<tool_call>book{often('<arg_key>x</arg_key><arg_value>')}</tool_call>"),
+    (KIMI, often("<|tool_calls_section_begin|>")),
+    (KIMI, often("<|tool_call_section_begin|>")),
+    (DEEPSEEK, often("<｜tool▁calls▁begin｜>")),
+    (DEEPSEEK, often("\n") + "<｜tool▁calls▁begin｜>"),
+    (DSML, often("<｜DSML｜ calls>")),
+    (DSML, "<｜DSML｜ calls>" + often('<｜DSML｜ invoke name="a">\n') + "</｜DSML｜ calls>"),
+    (
+        DSML,
+        '<｜DSML｜ calls><｜DSML｜ invoke name="a">\n'
+        + often('<｜DSML｜ parameter name="x" string="true">')
+        + "</｜DSML｜ invoke></｜DSML｜ calls>",
+    ),
+]
+"""Marks that are opened and not closed."""
+
+
+def shown_stall(part: Any) -> str:
+    """A row's name."""
+    return part[:60].strip() if isinstance(part, str) else part.renderer
+
+
+@pytest.mark.parametrize(("family", "text"), STALLING, ids=shown_stall)
+def test_marks_that_nothing_closes_do_not_stall_the_parser(family: Family, text: str) -> None:
+    """From each of them the cookbook's expressions go through all that follows: here, for hours. It is an error at once."""
+    tokens = byte_tokenizer().encode(text + family.stop, add_special_tokens=False)
+    message, calls = read(family, tokens, tools(x=TEXT))
+    assert "tool_calls" not in message
+    assert [call.arguments for call in calls] == [None]
+    assert "this tool call could not be read" in calls[0].error
+    assert len(calls[0].error) < 300
+
+
+@by_family
+def test_thoughts_without_end_do_not_stall_the_parser(family: Family) -> None:
+    """They are no call: nothing is answered, and the text is kept."""
+    text = often("<think>")
+    message, calls = read(family, byte_tokenizer().encode(text + family.stop, add_special_tokens=False), {})
+    assert calls == []
+    assert "unparsed_tool_calls" not in message
+    assert "<think>" in json.dumps(message["content"]) or family is GPT_OSS
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES, ids=shown)
+def test_marks_in_a_text_are_text(family: Family) -> None:
+    """A long text that is full of what opens a call, in a parameter that does end, is read as it was sampled."""
+    text = '<div class="a">\n  <think><tool_call>\n' * 2000
+    message, [call] = read(family, sampled(family, family.call("book", [("x", text)])), tools(x=TEXT))
+    assert call.arguments == {"x": text}
+    assert len(message["tool_calls"]) == 1
+
+
+@pytest.mark.parametrize("family", [QWEN3, QWEN3_5], ids=shown)
+def test_calls_that_are_thought_about_are_thoughts(family: Family) -> None:
+    """However often a thought names the mark, it is read as a thought. (That it opens a call is the parser's word.)"""
+    thought = "Shall I write <tool_call>? " * 2000
+    tokens = byte_tokenizer().encode(f"<think>\n{thought}</think>\n\nNo.{family.stop}", add_special_tokens=False)
+    message, _ = read(family, tokens, {})
+    assert [part["type"] for part in message["content"]] == ["thinking", "text"]
+
+
 class StandIn:
     """A renderer that writes calls in a way of its own."""
 

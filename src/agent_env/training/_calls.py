@@ -27,12 +27,16 @@ __all__ = ["CallReader", "WrittenCall"]
 
 _PROBE = "now 1.10"
 _STEP = re.compile(r"\s*")
+_BLANK_RUN = re.compile(r"\s+")
 _NAMED = re.compile(
     r'"name"\s*:\s*"([^"]+)"|(?:<function=|invoke name=|<tool_call>|tool▁call▁begin｜>|functions\.)"?([\w\-. ]+)'
 )
-_BLANKS = re.compile(r"\s{200,}")
-_LONG_BLANKS = 200
+_BLANKS = re.compile(r"\s{50,}")
+_LONG_BLANKS = 50
 """More blanks than that in a row are not parsed: the cookbook's expressions take the cube of their number in time."""
+_MAX_EFFORT = 2_000_000
+"""How many characters an expression may go through in vain: some ten milliseconds."""
+_NEVER_CLOSED = "it has marks that nothing closes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,15 +242,19 @@ class _SafeParsing:
         """Parse sampled tokens.
 
         What breaks the parser, as JSON nested a thousand deep or a number of 5,000 digits does, comes back as unparsed
-        calls. A long run of blanks in a call is parsed as a short one: the call's text is what was sampled all the same.
+        calls; so does what would stall it, as `<tool_call>` a thousand times does. A long run of blanks in a call is parsed
+        as a short one: the call's text is what was sampled all the same.
         """
         at = next((at for at, token in enumerate(response) if token in self._stops), None)
         if self._dialect is None or at is None:
             return self._renderer.parse_response(response)
         text = str(self._renderer.tokenizer.decode(response[:at]))
         mark = text.find(self._dialect.mark)
-        if mark >= 0 and (short := _short(text[mark:])) != text[mark:]:
-            response = [*self._tokens(text[:mark] + short), *response[at:]]
+        start = 0 if self._dialect.takes_blanks_before else mark
+        if mark >= 0 and (short := _short(text[start:])) != text[start:]:
+            response = [*self._tokens(text[:start] + short), *response[at:]]
+        if any(self._dialect.effort(seen) > _MAX_EFFORT for seen in _as_parsed(text)):
+            return self._without_calls(text, response[at:], _NEVER_CLOSED)
         try:
             return self._renderer.parse_response(response)
         except RendererError:
@@ -270,7 +278,8 @@ class _SafeParsing:
         message, termination = self._renderer.parse_response([*self._tokens(rest if rest != text else ""), *end])
         if rest == text:
             message["content"] = text
-        message["unparsed_tool_calls"] = [UnparsedToolCall(raw_text=call, error=why) for call in calls]
+        if self._dialect and self._dialect.mark in text:
+            message["unparsed_tool_calls"] = [UnparsedToolCall(raw_text=call, error=why) for call in calls]
         return message, termination
 
     def _tokens(self, text: str) -> list[int]:
@@ -287,10 +296,59 @@ class _Dialect(ABC):
     name: str
     mark: str
     """What no text has without a call."""
+    takes_blanks_before = False
+    """Whether the parser takes the blanks before a call for part of it."""
+
+    def blocks(self, text: str) -> list[_Block]:
+        """The calls in a text, in its order, as the cookbook's parser of this dialect finds them.
+
+        None where finding them would take too long.
+        """
+        return self._blocks(text) if self._effort_around(text) <= _MAX_EFFORT else []
+
+    def effort(self, text: str) -> int:
+        """About how many characters the parser's expressions go through in vain."""
+        around = self._effort_around(text)
+        return around if around > _MAX_EFFORT else around + self._effort_within(self._blocks(text))
 
     @abstractmethod
-    def blocks(self, text: str) -> list[_Block]:
-        """The calls in a text, in its order, as the cookbook's parser of this dialect finds them."""
+    def _blocks(self, text: str) -> list[_Block]: ...
+
+    @abstractmethod
+    def _effort_around(self, text: str) -> int:
+        """Finding the calls."""
+
+    def _effort_within(self, blocks: Sequence[_Block]) -> int:
+        """Taking them apart."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What an expression looks for: an opening mark, a closing one, and maybe something between them."""
+
+    open: str
+    close: str
+    between: re.Pattern[str] | None = None
+    trims: bool = False
+    """Whether it takes the blanks at both ends off, and tries each number of them."""
+
+    def effort(self, text: str) -> int:
+        """About how many characters it goes through in vain.
+
+        From each opening mark that nothing closes it goes to the end of the text, and does so again from each place between.
+        """
+        end = text.rfind(self.close)
+        places = [found.start() for found in self.between.finditer(text)] if self.between else []
+        if self.between:
+            end = next((place for place in reversed(places) if place < end), -1)
+        opened = text.count(self.open, end + 1)
+        if not opened:
+            return 0
+        ways = 1 + sum(place > end for place in places)
+        if self.trims:
+            ways *= _longest_blanks(text[end + 1 :]) ** 2
+        return opened * ways * (len(text) - end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,16 +400,49 @@ def _blank(text: str, at: int) -> int:
     return found.end() if found else at
 
 
+_THINKING = _Span("<think>", "</think>")
+
+
+def _effort_of_section(section: re.Match[str] | None, text: str, call: _Span) -> int:
+    """About what reading a section of calls takes, and the thinking around it."""
+    if section is None:
+        return _THINKING.effort(text)
+    around = text[: section.start()] + text[section.end() :]
+    return _THINKING.effort(around) + call.effort(_short(section[section.lastindex or 0]))
+
+
+def _longest_blanks(text: str) -> int:
+    return max((len(found[0]) for found in _BLANK_RUN.finditer(text)), default=1)
+
+
 class _ToolCallTags(_Dialect):
     """`<tool_call>` around JSON, which Qwen3 and its kin write, or around tags of its own."""
 
     name = "tool_call JSON"
     mark = "<tool_call>"
     _BLOCK = re.compile(r"<think>.*?</think>|<tool_call>(.*?)</tool_call>", re.DOTALL)
+    _OPENS = re.compile("<think>|<tool_call>")
+    _PARAMETER: _Span | None = None
 
-    def blocks(self, text: str) -> list[_Block]:
-        if "</tool_call>" not in text:
-            return []  # and not one look for it from each of the marks that a model may repeat
+    def _effort_around(self, text: str) -> int:
+        effort = at = 0
+        never: set[str] = set()
+        for opened in self._OPENS.finditer(text):
+            if opened.start() < at:
+                continue
+            close = f"</{opened[0][1:]}"
+            end = -1 if close in never else text.find(close, opened.end())
+            if end < 0:
+                never.add(close)
+                effort += len(text) - opened.start()
+            else:
+                at = end + len(close)
+        return effort
+
+    def _effort_within(self, blocks: Sequence[_Block]) -> int:
+        return sum(self._PARAMETER.effort(_short(block.text)) for block in blocks) if self._PARAMETER else 0
+
+    def _blocks(self, text: str) -> list[_Block]:
         return [
             self._block(found.start(), found[0], found[1])
             for found in self._BLOCK.finditer(text)
@@ -368,6 +459,18 @@ class _FunctionTags(_ToolCallTags):
     name = "function and parameter tags"
     _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>")
     _TAGS = _Tags(re.compile(r"<parameter=([^>\n]+)>"), "</parameter>", newline=True)
+    _PARAMETER = _Span("<parameter=", "</parameter>", trims=True)
+    _NAME_END = re.compile(r"[>\n]")
+
+    def _effort_within(self, blocks: Sequence[_Block]) -> int:
+        lines = [line for block in blocks for line in self._NAME_END.split(block.text)]
+        names = sum((line.count("<parameter=") - 1) * len(line) for line in lines if "<parameter=" in line)
+        return names + sum(self._effort_of_frame(block.text) for block in blocks) + super()._effort_within(blocks)
+
+    def _effort_of_frame(self, text: str) -> int:
+        if text.removesuffix("</tool_call>").rstrip().endswith("</function>"):
+            return 0
+        return len(text) * _longest_blanks(_short(text)) ** 2
 
     def _block(self, start: int, text: str, inner: str) -> _Block:
         opened = self._FUNCTION.match(inner)
@@ -385,6 +488,7 @@ class _ArgTags(_ToolCallTags):
     name = "arg_key and arg_value tags"
     _NAME = re.compile(r"\s*([\w\-\.]+)")
     _TAGS = _Tags(re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>"), "</arg_value>")
+    _PARAMETER = _Span("<arg_key>", "</arg_value>", re.compile(r"</arg_key>\s*<arg_value>"))
 
     def _block(self, start: int, text: str, inner: str) -> _Block:
         opened = self._NAME.match(inner)
@@ -401,8 +505,20 @@ class _Dsml(_Dialect):
     _CALLS = re.compile("<｜DSML｜ calls>(.*?)</｜DSML｜ calls>", re.DOTALL)
     _INVOKE = re.compile('<｜DSML｜ invoke name="(.*?)">\n(.*?)</｜DSML｜ invoke>', re.DOTALL)
     _TAGS = _Tags(re.compile('<｜DSML｜ parameter name="([^"]*)" string="(true|false)">'), "</｜DSML｜ parameter>")
+    _SECTION = _Span("<｜DSML｜ calls>", "</｜DSML｜ calls>")
+    _CALL = _Span('<｜DSML｜ invoke name="', "</｜DSML｜ invoke>", re.compile('">\n'))
+    _PARAMETER = _Span('<｜DSML｜ parameter name="', "</｜DSML｜ parameter>", re.compile('" string="(?:true|false)">'))
 
-    def blocks(self, text: str) -> list[_Block]:
+    def _effort_around(self, text: str) -> int:
+        effort = self._SECTION.effort(text)
+        if effort > _MAX_EFFORT:
+            return effort
+        return effort + _effort_of_section(self._CALLS.search(text), text, self._CALL)
+
+    def _effort_within(self, blocks: Sequence[_Block]) -> int:
+        return sum(self._PARAMETER.effort(block.raw) for block in blocks)
+
+    def _blocks(self, text: str) -> list[_Block]:
         section = self._CALLS.search(text)
         if section is None:
             return []
@@ -416,15 +532,31 @@ class _Sections(_Dialect):
     """One section of calls, a mark between a call's name and its JSON: Kimi K2, DeepSeek V3."""
 
     def __init__(
-        self, name: str, mark: str, section: str, call: str, *, names: Callable[[str], str] | None = None
+        self,
+        name: str,
+        mark: str,
+        section: str,
+        call: str,
+        *,
+        spans: Sequence[_Span],
+        within: _Span,
+        names: Callable[[str], str] | None = None,
+        takes_blanks_before: bool = False,
     ) -> None:
-        self.name, self.mark = name, mark
+        self.name, self.mark, self.takes_blanks_before = name, mark, takes_blanks_before
+        self._spans, self._within = spans, within
         self._section = re.compile(section, re.DOTALL)
         self._call = re.compile(call, re.DOTALL)
         self._names = names
         """Makes a name of an id, where calls have ids."""
 
-    def blocks(self, text: str) -> list[_Block]:
+    def _effort_around(self, text: str) -> int:
+        effort = sum(span.effort(text) for span in self._spans)
+        if effort > _MAX_EFFORT:
+            return effort
+        return effort + _effort_of_section(self._section.search(text), text, self._within)
+
+    def _blocks(self, text: str) -> list[_Block]:
         section = self._section.search(text)
         if section is None:
             return []
@@ -447,7 +579,10 @@ class _Harmony(_Dialect):
     _MESSAGE = re.compile(r"<\|message\|>(.*?)(?:<\|end\|>|\Z)", re.DOTALL)
     _TO = re.compile(r"to=functions\.([^\s<]*)")
 
-    def blocks(self, text: str) -> list[_Block]:
+    def _effort_around(self, text: str) -> int:
+        return 0  # the parser goes by the marks, once
+
+    def _blocks(self, text: str) -> list[_Block]:
         stop = self._STOP.search(text)
         end = stop.start() if stop else len(text)
         blocks: list[_Block] = []
@@ -479,6 +614,11 @@ _DIALECTS: Sequence[_Dialect] = (
         r"<\|tool_calls_section_begin\|>(.*?)<\|tool_calls_section_end\|>"
         r"|<\|tool_call_section_begin\|>(.*?)<\|tool_call_section_end\|>",
         r"<\|tool_call_begin\|>\s*([^<]+:\d+)\s*<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>",
+        spans=(
+            _Span("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+            _Span("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
+        ),
+        within=_Span("<|tool_call_begin|>", "<|tool_call_end|>", trims=True),
         names=_kimi_name,
     ),
     _Sections(
@@ -486,6 +626,9 @@ _DIALECTS: Sequence[_Dialect] = (
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁begin｜>(.*?)<｜tool▁calls▁end｜>",
         r"<｜tool▁call▁begin｜>(\w+)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>",
+        spans=(_Span("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),),
+        within=_Span("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        takes_blanks_before=True,
     ),
     _Harmony(),
 )
@@ -528,7 +671,8 @@ class _NoObjectError(Exception):
 
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _SCALAR = re.compile(r"[^\s,\]}]+")
-_INSIDE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_INSIDE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+"""A string that does not end goes on to the end, and not one from each quote in it."""
 
 
 def _members(text: str) -> dict[str, str]:
