@@ -724,6 +724,44 @@ def test_marks_in_a_text_are_text(family: Family) -> None:
     assert len(message["tool_calls"]) == 1
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=shown)
+def test_a_mark_in_one_text_spoils_no_other_call(family: Family) -> None:
+    """The parser takes it for one more call that does not end: the calls are those that were written, from their own text."""
+    mark = "<tool_call>\n"
+    texts = ["null", mark, "x\n"]
+    raws = [json.dumps(text) if family.is_json else text for text in texts]
+    for order in ([0, 1, 2], [1, 0, 2], [0, 2, 1]):
+        calls = [family.call("book", [("x", raws[at])]) for at in order]
+        message, read_calls = read(family, sampled(family, *calls), tools(x=TEXT))
+        assert [call.arguments for call in read_calls] == [{"x": texts[at]} for at in order]
+        assert "unparsed_tool_calls" not in message
+
+
+@pytest.mark.parametrize("family", [QWEN3, QWEN3_5], ids=shown)
+def test_a_mark_beside_a_call_that_is_broken_is_told_from_it(family: Family) -> None:
+    """One call that cannot be read, one that has a mark in it, and one that does not end: two are errors."""
+    value = json.dumps("<tool_call>") if family.is_json else "<tool_call>"
+    broken = "<tool_call>\n<function=book>\n</tool_call>"
+    fits = family.call("book", [("x", value)])
+    message, calls = read(family, sampled(family, broken, fits, "<tool_call>\n"), tools(x=TEXT))
+    assert [call.arguments for call in calls] == [None, {"x": "<tool_call>"}, None]
+    assert (len(message["tool_calls"]), len(message["unparsed_tool_calls"])) == (1, 2)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family is not GPT_OSS], ids=shown)
+def test_a_stop_written_in_letters_is_no_stop(family: Family) -> None:
+    """Its text in an argument, beside a run of blanks that is parsed as a short one."""
+    text = " " * 300 + family.stop + " x"
+    raw = json.dumps(text, ensure_ascii=False) if family.is_json else text
+    tokens = sampled(family, family.call("book", [("x", raw)]))
+    [stop] = byte_tokenizer().encode(family.stop, add_special_tokens=False)
+    letters = [token for letter in family.stop for token in byte_tokenizer().encode(letter, add_special_tokens=False)]
+    at = tokens.index(stop)
+    message, [call] = read(family, [*tokens[:at], *letters, *tokens[at + 1 :]], tools(x=TEXT))
+    assert call.arguments == {"x": text}
+    assert len(message["tool_calls"]) == 1
+
+
 @pytest.mark.parametrize("family", [QWEN3, QWEN3_5], ids=shown)
 def test_calls_that_are_thought_about_are_thoughts(family: Family) -> None:
     """However often a thought names the mark, it is read as a thought. (That it opens a call is the parser's word.)"""

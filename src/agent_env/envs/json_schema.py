@@ -6,7 +6,7 @@ engine that pydantic has; equal items are found by their text. What cannot be de
 language, as one that looks ahead is, refuses nothing, and `unevaluatedProperties`, `unevaluatedItems` and `format` are not
 looked at. The tool's own check, or its server's, is still to come.
 
-All drafts from 4 on are read as one. References are followed within the schema; none is fetched. A whole number with a point,
+All drafts from 4 on are read as one, and OpenAPI's `nullable` with them. References are followed within the schema; none is fetched. A whole number with a point,
 `2.0`, is no integer here: Python's tools are not given a float for one.
 """
 
@@ -174,6 +174,8 @@ class _Check:
             yield Misfit(keyword="false", said=False, value=value, place=place, schema={})
             return
         self.work.spend(8 + len(schema))
+        if value is None and schema.get("nullable") is True:
+            return
         if self.whole.is_ref_alone and "$ref" in schema:
             yield from _reference(self, schema["$ref"], value, schema, place)
             return

@@ -276,7 +276,8 @@ def _expected(misfit: Misfit) -> str:
         return " or ".join(islice(inner, _MAX_FORMS)) or "one of its forms"
     if keyword == "type":
         names = cast("list[str]", said) if isinstance(said, list) else [str(said)]
-        return " or ".join(_TYPES.get(name, name) for name in names)
+        nullable = ["null"] if misfit.schema.get("nullable") is True else []
+        return " or ".join(_TYPES.get(name, name) for name in (*names, *nullable))
     if keyword in ("enum", "const"):
         return _one_of(cast("list[Any]", said) if keyword == "enum" else [said])
     if keyword == "required":

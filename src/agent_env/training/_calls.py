@@ -16,6 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 from agent_env.envs import ToolError, ToolSpec
@@ -202,7 +203,9 @@ def _matched(
     blocks: Sequence[_Block], text: str, calls: Sequence[ToolCall], unparsed: Sequence[UnparsedToolCall]
 ) -> list[tuple[_Block, ToolCall | UnparsedToolCall]] | None:
     """Each block with what the parser has made of it; None when the two do not agree on what is a call."""
-    calls_left, unparsed_left = list(calls), list(unparsed)
+    # What is unparsed beyond the blocks is no block: the parser puts last what it takes for a call that does not end.
+    whole = max(len(blocks) - len(calls), 0)
+    calls_left, unparsed_left = list(calls), list(unparsed[:whole])
     pairs: list[tuple[_Block, ToolCall | UnparsedToolCall]] = []
     for block in blocks:
         left: Sequence[ToolCall | UnparsedToolCall] = unparsed_left
@@ -216,9 +219,9 @@ def _matched(
         pairs.append((block, found))
     if calls_left:
         return None
-    for call in unparsed_left:
+    for call in (*unparsed_left, *unparsed[whole:]):
         start = text.rfind(call.raw_text)
-        if not any(block.start < start < block.start + len(block.text) for block in blocks):
+        if not any(block.start <= start < block.start + len(block.text) for block in blocks):
             # Elsewhere it is the mark of a call inside the text of one, which the parser takes for another that is cut off.
             pairs.append((_unread(call, start if start >= 0 else len(text)), call))
     return pairs
@@ -232,6 +235,8 @@ class _SafeParsing:
         self._dialect = dialect
         stops = renderer.get_stop_sequences() if dialect else ()
         self._stops = frozenset(stop for stop in stops if isinstance(stop, int))
+        marks = [re.escape(mark) for stop in self._stops if (mark := str(renderer.tokenizer.decode([stop])))]
+        self._stop_text = re.compile("|".join(marks) or r"(?!)")
 
     def __getattr__(self, name: str) -> Any:
         if name == "_renderer":  # not there yet, as while it is unpickled
@@ -283,7 +288,10 @@ class _SafeParsing:
         return message, termination
 
     def _tokens(self, text: str) -> list[int]:
-        return self._renderer.tokenizer.encode(text, add_special_tokens=False)
+        """Tokens of a text, none of which is a stop: it may be written in a text with the tokens of its letters."""
+        cuts = [0, *(found.start() + 1 for found in self._stop_text.finditer(text)), len(text)]
+        encode = self._renderer.tokenizer.encode
+        return [token for start, end in pairwise(cuts) for token in encode(text[start:end], add_special_tokens=False)]
 
 
 def _short(text: str) -> str:
