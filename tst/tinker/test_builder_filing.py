@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -181,16 +182,26 @@ async def test_held_out_play_raises_what_its_policy_raises(rig: Any) -> None:
     assert rig.slots(256).taken == 0
 
 
-async def test_a_second_training_of_the_same_name_is_refused_while_the_first_is_under_way(rig: Any) -> None:
-    """They would delete each other's runs; under another name it may go on beside it, and under the same one afterwards."""
-    train, _ = await rig.builder(groups_per_batch=1, group_size=1)()
-    (builder,) = train.get_batch(0)
-    (env,) = await builder.make_envs()
-    await env.initial_observation()
-    rig.index.flush()
-    with pytest.raises(TrainingError, match="run_name='counter': a training of this name is under way"):
+HOLDS = """
+import sys
+from pathlib import Path
+from agent_env.training import _process
+_process.hold_name(Path(sys.argv[1]), "counter")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_second_training_of_the_same_name_is_refused_while_the_first_has_not_ended(rig: Any) -> None:
+    """They would delete each other's runs. Another name is free, and so is this one when the first is killed."""
+    words = [sys.executable, "-c", HOLDS, str(rig.runs.resolve())]
+    first = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+    assert first.stdout is not None
+    assert await first.stdout.readline() == b"held\n"
+    with pytest.raises(TrainingError, match="run_name='counter': another process trains under this name"):
         await rig.builder()()
     await rig.builder(run_name="other")()
-    await builder.cleanup()
-    rig.index.flush()
+    first.kill()
+    await first.wait()
+    await rig.builder()()
     await rig.builder()()

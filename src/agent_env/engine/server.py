@@ -5,7 +5,6 @@ What can be wrong with the call is found out before torch is imported.
 
 from __future__ import annotations
 
-import fcntl
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
+from agent_env._locking import HeldError, hold
 from agent_env.engine.options import EngineOptions
 from agent_env.errors import EngineError
 
@@ -89,13 +89,10 @@ def _listen(address: str, port: int) -> Generator[socket.socket]:
 def _only_engine(state_dir: Path) -> Generator[None]:
     """Hold the state directory's lock; the system gives it back when the process ends, however it ends."""
     try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        file = (state_dir / "lock").open("w")
+        file = hold(state_dir / "lock")
     except OSError as exc:
         raise EngineError(f"{state_dir}: {exc.strerror}: choose a state directory that can be written") from exc
+    except HeldError:
+        raise EngineError(f"{state_dir}: another engine uses this state directory; give another one") from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise EngineError(f"{state_dir}: another engine uses this state directory; give another one") from None
         yield

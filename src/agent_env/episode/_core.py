@@ -203,7 +203,7 @@ class Core:
 
     def stop_if_abandoned(self) -> None:
         """Stop the owner where a bundle's code has swallowed its cancellation."""
-        if self.state is EpisodeState.ABANDONED:
+        if self.state is EpisodeState.ABANDONED or self.result is not None:
             raise asyncio.CancelledError
 
     # Changes.
@@ -270,21 +270,24 @@ class Core:
             self.broken = exc
         self.give_up()
 
-    def leave_owner(self, failure: Failure | None = None) -> None:
-        """End the episode though its owner is still inside a bundle's code that will not stop.
+    def fail_and_leave(self, failure: Failure) -> None:
+        """End the episode as failed, though its owner is still inside a bundle's code that will not stop."""
+        self.failure = self.failure or failure
+        self.log.failure(failure)
+        self._leave(EpisodeState.ENDED, Outcome.FAILED)
 
-        Args:
-            failure: What the episode fails of; without one it is abandoned.
-        """
-        if self.result is not None or self.owner is None:
-            return
-        if failure is not None:
-            self.failure = self.failure or failure
-            self.log.failure(failure)
+    def abandon_and_leave(self) -> None:
+        """Say that the episode was abandoned, though its owner is still inside a bundle's code that will not stop."""
+        if self.result is None:
+            self._leave(EpisodeState.ABANDONED, Outcome.ABANDONED)
+
+    def _leave(self, state: EpisodeState, outcome: Outcome) -> None:
+        assert self.owner is not None
         self.close_turn(self.abandoned)
-        self.state = EpisodeState.ABANDONED
+        self.state = state
         self.owner.cancel()
-        self._finish(Outcome.ABANDONED if self.failure is None else Outcome.FAILED)
+        logger.error("run %s: a tool or a step will not stop, and is left to itself", self.run_id)
+        self._finish(outcome)
 
     def owner_done(self, owner: asyncio.Task[None]) -> None:
         """Say how the episode ended: the done callback of the owner's task."""

@@ -52,11 +52,9 @@ async def open_episode(
         yield Episode(core)
     finally:
         core.give_up()
-        if core.owner is not None:
-            # Where the episode has ended without its owner, that was waited for long enough.
-            grace_s = 0.0 if core.result is not None else limits.close_s + 5.0
-            await wait_until_done(core.owner, grace_s=grace_s, what=f"run {core.run_id}: the episode's task")
-            core.leave_owner()
+        if core.owner is not None and core.result is None:
+            await wait_until_done(core.owner, grace_s=_grace_s(limits), what=f"run {core.run_id}: the episode's task")
+            core.abandon_and_leave()
     if not core.has_raised_broken:
         core.raise_broken()
 
@@ -151,7 +149,7 @@ class Episode:
         if called is not None and not await self._has_stopped(called):
             message = f"tool {called.name} did not stop within {core.limits.close_s:g} s after the turn was cut"
             with _recording(core):
-                core.leave_owner(Failure(kind=FailureKind.ENV_BROKEN, step=core.log.step, message=message))
+                core.fail_and_leave(Failure(kind=FailureKind.ENV_BROKEN, step=core.log.step, message=message))
             return
         await _until_move(core, "cut()")
 
@@ -209,8 +207,8 @@ class Episode:
         core = self._core
         core.give_up()
         if core.owner is not None and core.result is None:
-            await asyncio.wait([core.owner], timeout=core.limits.close_s + 5.0)
-            core.leave_owner()
+            await asyncio.wait([core.owner], timeout=_grace_s(core.limits))
+            core.abandon_and_leave()
 
 
 class Turn:
@@ -368,6 +366,11 @@ class Turn:
     def _next_call_id(self) -> str:
         self._core.calls_made += 1
         return f"call-{self._core.calls_made}"
+
+
+def _grace_s(limits: Limits) -> float:
+    """How long an owner is waited for: closing its envs is bounded by `close_s`, and what is around that is short."""
+    return limits.close_s + 5.0
 
 
 async def _until_move(core: Core, doing: str) -> None:

@@ -244,9 +244,11 @@ class _Steps:
         # A timeout that is set when the call is to stop: it cancels once. A scope of anyio's would cancel again in each pass
         # of the loop, and a tool that will not be cancelled would take the whole processor.
         clock = asyncio.timeout(None)
+        is_under_way = True
 
         def stop(_: asyncio.Future[ToolAnswer]) -> None:
-            clock.reschedule(asyncio.get_running_loop().time())
+            if is_under_way:  # the loop may have this on its list already when the call ends
+                clock.reschedule(asyncio.get_running_loop().time())
 
         try:
             async with clock:
@@ -262,6 +264,7 @@ class _Steps:
                 except BaseException as exc:
                     raise StepFailedError(FailureKind.ENV_BROKEN, f"tool {name}: {_said(exc)}", trace_of(exc)) from exc
                 finally:
+                    is_under_way = False
                     request.future.remove_done_callback(stop)
         except TimeoutError:
             if not clock.expired():

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from agent_env.bundle import Task
 from agent_env.episode import Episode, Turn, open_episode
-from agent_env.errors import AgentEnvError, EpisodeError, EpisodeFailedError, RewardError
+from agent_env.errors import AgentEnvError, EpisodeFailedError, EpisodeStateError, RewardError
 from agent_env.outcome import CutReason, EpisodeResult, Outcome
 from agent_env.runs import RunIndex, RunSink
 from agent_env.training._pace import paced
@@ -90,11 +90,13 @@ class Rollout:
 
         Raises:
             EpisodeFailedError: When the episode fails before it, or has no turn for the played agent.
-            EpisodeError: When the group is closed already.
+            EpisodeStateError: When it was started before, or the group is closed already.
         """
         group = self._group
         if self._is_over or self._slot is not None:
-            raise EpisodeError(f"task '{self.task.id}': a rollout is played once, and only while its group is")
+            raise EpisodeStateError(
+                f"task '{self.task.id}': a rollout is started once, before its group is closed; ask make_envs() for another"
+            )
         self._slot = await group.slots.take()
         try:
             await group.index.ready()
@@ -167,7 +169,7 @@ class Rollout:
         """
         episode, sink = self._episode, self._sink
         if episode is None or sink is None or self._is_over:
-            raise EpisodeError(f"task '{self.task.id}': the rollout is not under way")
+            raise EpisodeStateError(f"task '{self.task.id}': the rollout is not under way")
         try:
             async with self._bounded():
                 if cut is not None:
@@ -202,7 +204,7 @@ class Rollout:
                 raise
             await self.abandon()
             run_id = "" if self._episode is None else self._episode.run_id
-            what = f"scoring took longer than {within_s:g} s (grader_timeout_seconds)"
+            what = f"what comes after the agent's turn took longer than score_within_s={within_s:g} s"
             raise EpisodeFailedError(f"task '{self.task.id}': {what}; run {run_id}") from exc
 
     async def fail(self, error: Exception) -> NoReturn:
@@ -258,7 +260,7 @@ class Rollout:
 
     def _check_wanted(self) -> None:
         if self._is_over:  # given up while it waited
-            raise EpisodeError(f"task '{self.task.id}': the rollout's group is closed")
+            raise EpisodeStateError(f"task '{self.task.id}': the rollout's group is closed")
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Have the group's `close` wait for a task."""
@@ -268,9 +270,8 @@ class Rollout:
         failure = result.failure
         if failure is not None:
             why = f"at step '{failure.step}' ({failure.kind}): {failure.message}"
-        return EpisodeFailedError(
-            f"task '{self.task.id}' {result.outcome} {why}; run {result.run_id}".replace("  ", " ")
-        )
+        said = f"{result.outcome}: {why}" if why else str(result.outcome)
+        return EpisodeFailedError(f"task '{self.task.id}' {said}; run {result.run_id}")
 
 
 @dataclass(kw_only=True)
@@ -284,7 +285,7 @@ class RunGroup:
     slots: Slots
     reward: RewardRule
     score_within_s: float | None = None
-    """How long an episode may be scored."""
+    """Seconds that what comes after a turn may take: `run` steps, the next prompt, or the scoring."""
     labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
     attempts: int = 0
     """How many times the trainer has asked for the group's rollouts."""

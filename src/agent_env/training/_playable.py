@@ -1,23 +1,30 @@
-"""Which tasks of a split a trainer can play; the others are left out before training, and named."""
+"""Which tasks of a split a trainer can play; the others are left out before training."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from agent_env.bundle import AddSkills, Bundle, Prompt, Task
 from agent_env.errors import TrainingError
 
-__all__ = ["playable_tasks"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Playable", "playable"]
 
 _LISTED = 20
 """How many tasks a message names before it counts the rest."""
 
 
-def playable_tasks(bundle: Bundle, split: str) -> Sequence[Task]:
-    """The tasks of a split that the played agent can play as a trainer's rollout. One warning says which are not, and why.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playable:
+    """What of a split a trainer can play."""
+
+    tasks: Sequence[Task]
+    left_out: str
+    """In words, which of its tasks are left out, and why; empty where all are played."""
+
+
+def playable(bundle: Bundle, split: str) -> Playable:
+    """Sort the tasks of a split by whether the played agent can play them as a trainer's rollout.
 
     Raises:
         UsageError: When the bundle has no such split.
@@ -34,13 +41,12 @@ def playable_tasks(bundle: Bundle, split: str) -> Sequence[Task]:
             kept.append(task)
         else:
             left_out.setdefault(why, []).append(task.id)
-    if left_out:
-        said = "; ".join(f"{_named(ids)} {why}" for why, ids in left_out.items())
-        if not kept:
-            raise TrainingError(f"split {split!r} of bundle {bundle.name} has no task that can be trained on: {said}")
-        count = len(tasks) - len(kept)
-        logger.warning("split %r of bundle %s: %d of %d left out: %s", split, bundle.name, count, len(tasks), said)
-    return kept
+    said = "; ".join(f"{_named(ids)} {why}" for why, ids in left_out.items())
+    if not kept:
+        raise TrainingError(f"split {split!r} of bundle {bundle.name} has no task that can be trained on: {said}")
+    count = len(tasks) - len(kept)
+    words = f"split {split!r} of bundle {bundle.name}: {count} of {len(tasks)} left out: {said}" if said else ""
+    return Playable(tasks=kept, left_out=words)
 
 
 def _why_not(task: Task) -> str | None:

@@ -9,16 +9,21 @@ import asyncio
 import gc
 import threading
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
+from typing import IO
 
+from agent_env._locking import HeldError, hold
 from agent_env.bundle import Bundle, load_bundle
+from agent_env.errors import RunIndexError, TrainingError
 from agent_env.runs import RunIndex
 
-__all__ = ["bundle", "close_run_indexes", "opened", "run_index", "spare_the_collector"]
+__all__ = ["bundle", "close_run_indexes", "hold_name", "opened", "run_index", "spare_the_collector"]
 
 _lock = threading.Lock()
 _bundles: dict[Path, Bundle] = {}
 _indexes: dict[Path, RunIndex] = {}
+_names: dict[Path, IO[str]] = {}
 
 
 def bundle(path: Path, *, fresh: bool = False) -> Bundle:
@@ -64,17 +69,46 @@ async def opened(bundle_root: Path, runs: Path) -> tuple[Bundle, RunIndex]:
     return found, index
 
 
+def hold_name(runs: Path, run_name: str) -> None:
+    """Have no other process train under a name in a runs folder, as long as this one has its run index open.
+
+    Two trainings of one name would delete each other's runs. Asked again in the same process, it is the same training: one
+    that goes on, or is begun anew.
+
+    Raises:
+        TrainingError: When another process has the name.
+        RunIndexError: When the folder cannot be written.
+    """
+    path = runs / "trainings" / f"{sha256(run_name.encode()).hexdigest()[:32]}.lock"
+    with _lock:
+        if path in _names:
+            return
+        try:
+            _names[path] = hold(path)
+        except HeldError:
+            raise TrainingError(
+                f"run_name={run_name!r}: another process trains under this name in {runs}: give this one another run_name"
+            ) from None
+        except OSError as exc:
+            raise RunIndexError(f"{path.parent}: {exc.strerror}: choose a folder that can be written") from exc
+
+
 def close_run_indexes() -> None:
-    """Write what waits and close the run indexes that this process has open for its trainings.
+    """Write what waits, close the run indexes that this process has open for its trainings, and give their names back.
 
     Raises:
         RunIndexError: When something could not be written.
     """
     with _lock:
-        indexes = list(_indexes.values())
+        indexes, names = list(_indexes.values()), list(_names.values())
         _indexes.clear()
-    for index in indexes:
-        index.close()
+        _names.clear()
+    try:
+        for index in indexes:
+            index.close()
+    finally:
+        for file in names:
+            file.close()
 
 
 @cache

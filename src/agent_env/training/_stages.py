@@ -18,7 +18,7 @@ from agent_env.bundle import Bundle, Task
 from agent_env.bundle.recipe import Recipe
 from agent_env.errors import TrainingError
 from agent_env.runs import RunIndex, RunState, RunSummary
-from agent_env.training._playable import playable_tasks
+from agent_env.training._playable import playable
 from agent_env.training.evaluate import play_split
 from agent_env.training.progress import Stage, StageProgress
 from agent_env.training.results import HeldOut
@@ -79,7 +79,7 @@ class Stages:
 
     async def player_runs(self, player: str, split: str, *, group: str, title: str) -> HeldOut:
         """Play a player of the bundle over a split, once a task, and file the runs."""
-        with self.progress.stage(title, total=len(playable_tasks(self.bundle, split))) as stage:
+        with self.progress.stage(title, total=len(playable(self.bundle, split).tasks)) as stage:
             rewards = await play_player(
                 self.bundle.root, player, split, runs=self.runs, group=group, reward=self.recipe.reward
             )
@@ -101,7 +101,7 @@ class Stages:
         """
         tinker: Any = import_module("tinker")
 
-        tasks = playable_tasks(self.bundle, self.recipe.test_split)
+        tasks = playable(self.bundle, self.recipe.test_split).tasks
         if (done := await asyncio.to_thread(self._filed, title, group, tasks)) is not None:
             return done
         with self.progress.stage(f"play: {title}", total=len(tasks)) as stage, self._quiet():
@@ -216,7 +216,7 @@ class Stages:
 
     def _dataset_builder(self) -> AgentEnvDatasetBuilder:
         recipe, rl = self.recipe, self.recipe.rl
-        tasks = len(playable_tasks(self.bundle, recipe.train_split))
+        tasks = len(playable(self.bundle, recipe.train_split).tasks)
         return AgentEnvDatasetBuilder(
             bundle=str(self.bundle.root),
             model_name_for_tokenizer=self.endpoint.model,

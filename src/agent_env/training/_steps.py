@@ -30,8 +30,8 @@ class TrainingSteps:
     """
 
     def __init__(self, runs: Path, ask_trainer: Callable[[asyncio.AbstractEventLoop], int | None]) -> None:
-        """Args: the runs folder, and what asks the trainer on a loop for the step it evaluates."""
-        self._runs = runs.resolve()  # a training may change its directory
+        """Args: the runs folder, an absolute path, and what asks the trainer on a loop for the step it evaluates."""
+        self._runs = runs
         self._ask_trainer = ask_trainer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_trained: int | None = None

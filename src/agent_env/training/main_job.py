@@ -7,7 +7,6 @@ again goes on where the last one was stopped. The trainers are tinker-cookbook's
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
+from agent_env._locking import HeldError, hold
 from agent_env._optional import TRAINER, require
 from agent_env.bundle import Bundle, load_bundle
 from agent_env.bundle.recipe import Recipe
@@ -178,17 +178,14 @@ def recommended_renderer(model: str) -> str:
 def _only_one(folder: Path) -> Generator[None]:
     """Make the job's folder and hold its lock; the system gives it back when the process ends, however it ends."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("w")
+        file = hold(folder / "lock")
     except OSError as exc:
         raise TrainingError(f"{folder}: {exc.strerror}: choose a runs folder that can be written") from exc
+    except HeldError:
+        raise UsageError(
+            f"{folder}: another process does this job now; wait for it, or give this one another --name"
+        ) from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"{folder}: another process does this job now; wait for it, or give this one another --name"
-            ) from None
         yield
 
 

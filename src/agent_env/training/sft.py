@@ -19,7 +19,7 @@ from agent_env.training import _process
 from agent_env.training._cookbook import Datum, RendererError, SupervisedDataset, SupervisedDatasetBuilder, chz
 from agent_env.training._examples import examples_of
 from agent_env.training._framing import framing_of
-from agent_env.training._playable import playable_tasks
+from agent_env.training._playable import playable
 from agent_env.verify.reward import resolve_reward
 
 __all__ = ["EpisodeSFTDataset", "EpisodeSFTDatasetBuilder", "play_player"]
@@ -47,7 +47,7 @@ async def play_player(
         RunIndexError: When the runs folder cannot be written.
     """
     loaded = _process.bundle(bundle)
-    tasks = playable_tasks(loaded, split)
+    tasks = playable(loaded, split).tasks
     rule = resolve_reward(loaded, reward, tasks)
     if player not in loaded.players:
         raise UsageError(f"{loaded.name} has no player '{player}', only {', '.join(loaded.players) or 'none'}")

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_env.bundle import Task
-from agent_env.errors import RunIndexError, TrainingError
-from agent_env.runs import RunState
+from agent_env.bundle import Bundle, Task
+from agent_env.errors import RunIndexError
 from agent_env.training import _process
 from agent_env.training._adapter import ScoredWhenCut
 from agent_env.training._cookbook import (
@@ -36,7 +35,7 @@ from agent_env.training._cookbook import (
 from agent_env.training._episodes import Rollout, RunGroup
 from agent_env.training._fields import check_fields
 from agent_env.training._framing import Framing, History, framing_for, framing_of
-from agent_env.training._playable import playable_tasks
+from agent_env.training._playable import playable
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings
 from agent_env.training._slots import slots_for
 from agent_env.training._steps import EvalGroup, TrainingSteps, train_group
@@ -294,19 +293,26 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
                 cannot write the bundle's tools.
             RunIndexError: When the runs folder cannot be written.
         """
-        check_fields(self)
-        steps = TrainingSteps(Path(self.runs), step_under_evaluation)
+        opened = await asyncio.to_thread(self._opened)
+        steps = TrainingSteps(opened.runs, step_under_evaluation)
         steps.on_loop(asyncio.get_running_loop())
-        train = await asyncio.to_thread(self.dataset, self.train_split, steps=steps)
-        await asyncio.to_thread(_refuse_a_second_training, train.settings)
+        _process.hold_name(opened.runs, self.run_name or opened.bundle.name)
+        _warn_of_clamp(self.model_name_for_tokenizer)
+        slots = self.max_concurrent_episodes
+        if slots is not None and slots < self.group_size:
+            logger.warning(
+                "group_size=%d is more than max_concurrent_episodes=%d: rollouts wait for a slot, and that counts as their time"
+                " under a rollout timeout",
+                self.group_size,
+                slots,
+            )
+        train = self._dataset(opened, self.train_split, steps=steps)
+        test = None if self.test_split is None else self._dataset(opened, self.test_split, steps=steps, is_test=True)
         _process.spare_the_collector()
-        if self.test_split is None:
-            return train, None
-        return train, await asyncio.to_thread(self.dataset, self.test_split, steps=steps, is_test=True)
+        return train, test
 
-    def dataset(self, split: str, *, steps: TrainingSteps, is_test: bool = False) -> EpisodeDataset:
-        """One split as a dataset. Raises as the call does. Reads files: on an event loop, call it in a thread."""
-        settings, tasks = self.checked(split)
+    def _dataset(self, opened: "_Opened", split: str, *, steps: TrainingSteps, is_test: bool = False) -> EpisodeDataset:
+        settings, tasks = self._split(opened, split)
         return EpisodeDataset(
             settings=settings,
             tasks=tasks,
@@ -321,31 +327,32 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
     def checked(self, split: str) -> tuple[GroupSettings, Sequence[Task]]:
         """The tasks of a split, and what all groups have in common, checked. Raises as the call does.
 
-        Reads files: on an event loop, call it in a thread.
+        For who plays without training. Reads files: on an event loop, call it in a thread.
         """
+        return self._split(self._opened(), split)
+
+    def _opened(self) -> "_Opened":
+        """Check what does not depend on the split, and open what all groups share."""
         history = check_fields(self)
         bundle = _process.bundle(Path(self.bundle), fresh=True)
-        tasks = playable_tasks(bundle, split)
-        rule = resolve_reward(bundle, self.reward, tasks)
         framing_for(bundle, self.renderer_name, self.model_name_for_tokenizer, history)
-        _warn_of_clamp(self.model_name_for_tokenizer)
-        slots = self.max_concurrent_episodes
-        if slots is not None and slots < self.group_size:
-            logger.warning(
-                "group_size=%d is more than max_concurrent_episodes=%d: rollouts wait for a slot, and that counts as their time"
-                " under a rollout timeout",
-                self.group_size,
-                slots,
-            )
-        _process.run_index(Path(self.runs))
+        runs = Path(self.runs).resolve()  # a training may change its directory later
+        _process.run_index(runs)
+        return _Opened(bundle=bundle, runs=runs, history=history)
+
+    def _split(self, opened: "_Opened", split: str) -> tuple[GroupSettings, Sequence[Task]]:
+        bundle = opened.bundle
+        found = playable(bundle, split)
+        if found.left_out:
+            logger.warning("%s", found.left_out)
         settings = GroupSettings(
             bundle=bundle.root,
-            runs=Path(self.runs).resolve(),
+            runs=opened.runs,
             run_name=self.run_name or bundle.name,
             renderer_name=self.renderer_name,
             model_name=self.model_name_for_tokenizer,
-            history=history,
-            reward=rule,
+            history=opened.history,
+            reward=resolve_reward(bundle, self.reward, found.tasks),
             rollout=RolloutSettings(
                 max_messages=self.max_messages,
                 max_trajectory_tokens=self.max_trajectory_tokens,
@@ -355,19 +362,16 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             ),
             max_concurrent_episodes=self.max_concurrent_episodes,
         )
-        return settings, tasks
+        return settings, found.tasks
 
 
-def _refuse_a_second_training(settings: GroupSettings) -> None:
-    """Two trainings of one name would delete each other's runs."""
-    index = _process.run_index(settings.runs)
-    for kind in ("train", "eval"):
-        for group in index.groups(f"{settings.run_name}/{kind}/"):
-            if running := group.states[RunState.RUNNING]:
-                raise TrainingError(
-                    f"run_name={settings.run_name!r}: a training of this name is under way in {settings.runs} ({running}"
-                    f" episode(s) of {group.name}): give this one another run_name"
-                )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """What the splits of a training share."""
+
+    bundle: Bundle
+    runs: Path
+    history: History
 
 
 def _warn_of_clamp(model_name: str) -> None:

@@ -34,6 +34,8 @@ _FICLONE = 0x40049409
 """Linux: make a file share another one's blocks until either is written to. See ioctl_ficlone(2)."""
 _REMOVE_S = 30.0
 """Seconds that removing a copy may take before it is left behind."""
+_STOP_S = 30.0
+"""Seconds that the thread has for the file that it is copying."""
 
 
 @asynccontextmanager
@@ -69,7 +71,7 @@ async def _copied(source: Path, target: Path) -> None:
         await asyncio.shield(copying)
     except asyncio.CancelledError:
         stop.set()
-        await wait_until_done(copying, grace_s=_REMOVE_S, what=f"copying {source}")
+        await wait_until_done(copying, grace_s=_STOP_S, what=f"copying {source}")
         if copying.done() and not copying.cancelled():
             copying.exception()  # of no interest any more
         raise

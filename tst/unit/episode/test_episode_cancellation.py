@@ -278,15 +278,45 @@ async def test_a_tool_that_will_not_be_cancelled_fails_the_episode_that_is_cut(
         result = await episode.result()
         with pytest.raises(EpisodeStateError, match="was cut"):
             await calling
+        assert episode.state is EpisodeState.ENDED
+        await episode.cut(CutReason.TIMEOUT)
     assert result.outcome is Outcome.FAILED
     assert result.failure is not None
     assert (result.failure.kind, result.scores) == (FailureKind.ENV_BROKEN, {})
     assert "tool stay did not stop within 0.05 s" in result.failure.message
-    assert "still there" in caplog.text
+    assert caplog.text.count("will not stop, and is left to itself") == 1
+    assert "still there" not in caplog.text
     module = task.bundle.envs["counter"].python.module()
     assert len(module.CANCELLED) < 5
     module.GO_ON.set()
     await asyncio.sleep(0.01)
+
+
+async def test_a_call_may_be_cancelled_in_the_moment_in_which_it_ends(make_task: MakeTask) -> None:
+    """Whichever comes first, by some passes of the loop: nothing is raised in a callback, where nobody would hear it."""
+    code = (
+        "import asyncio\nfrom agent_env import Env, tool\nGO_ON = asyncio.Event()\n"
+        "class Counter(Env):\n    @tool\n    async def wait(self) -> str:\n        '''Wait.'''\n"
+        "        await GO_ON.wait()\n        return 'done'\n"
+    )
+    task = make_task(files={"envs/counter.py": code})
+    heard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+    async with open_episode(task) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        go_on = task.bundle.envs["counter"].python.module().GO_ON
+        for passes in range(6):
+            go_on.clear()
+            calling = asyncio.create_task(turn.call("wait", {}))
+            await asyncio.sleep(0.001)
+            go_on.set()
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            calling.cancel()
+            await asyncio.wait([calling])
+        await asyncio.sleep(0.001)
+    assert heard == []
 
 
 async def test_the_block_may_be_left_by_another_task(make_task: MakeTask) -> None:
