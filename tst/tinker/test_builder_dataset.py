@@ -13,6 +13,7 @@ from tinker_cookbook.rl.types import RLDatasetBuilder
 
 from agent_env.errors import BundleError, RewardError, RunIndexError, TrainingError, UsageError
 from agent_env.training import _process
+from agent_env.training._fields import _Fields
 from agent_env.training._steps import TrainingSteps
 from agent_env.training.tinker import AgentEnvDatasetBuilder
 
@@ -127,6 +128,11 @@ def copied(rig: Any, root: Path, **tasks: str) -> Path:
 ADDS = '{"prompt": "Add."}'
 SKILLED = '{"add_skills": ["sums"]}, {"prompt": "Add."}'
 BOSS = '{"prompt": {"agent": "boss", "text": "Add."}}'
+
+
+def test_every_field_is_checked() -> None:
+    """A field that is added to the builder is added to what is checked before training."""
+    assert set(_Fields.model_fields) == set(chz.chz_fields(AgentEnvDatasetBuilder))
 
 
 async def test_relative_folders_are_those_of_the_moment_when_the_dataset_was_made(
