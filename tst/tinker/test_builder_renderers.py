@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tinker_cookbook.renderers import ToolCall
 from vocabularies import GPT_OSS, LLAMA3, QWEN3, QWEN3_5, Vocabulary, stand_in_vocabulary, vocabulary_folder
 
+from agent_env.envs import ToolSpec
 from agent_env.training._framing import Framing, History, framing_of
 
 DEEPSEEK_SPECIAL = tuple(
@@ -178,6 +179,12 @@ def prompted(*texts: str) -> list[Any]:
     return [{"role": "user", "content": text} for text in texts]
 
 
+def said_in(framing: Framing, sampled: list[int]) -> Any:
+    """The message that a rollout reads in sampled tokens."""
+    message, _ = framing.parser.parse_response(sampled)
+    return framing.read(message, sampled, {"look": ToolSpec(**TOOL)})[0]
+
+
 @dataclass
 class Talk:
     """A conversation in both forms: its tokens so far, and its messages as they were read from what was sampled."""
@@ -195,7 +202,7 @@ class Talk:
     def goes_on(self, message: dict[str, Any], answers: Sequence[Any] = (), prompts: Iterable[str] = ()) -> bool:
         """Say `message`, answer its calls and go on; whether the pieces could be put together."""
         sampled = self.framing.written(message)  # type: ignore[arg-type]
-        read = self.framing.cleaned(self.framing.renderer.parse_response(sampled)[0])
+        read = said_in(self.framing, sampled)
         new = [
             {"role": "tool", "content": answer, "name": "look", "tool_call_id": call.id or ""}
             for call, answer in zip(read.get("tool_calls", ()), answers, strict=True)
@@ -328,7 +335,7 @@ def test_a_broken_off_message_is_ended_as_the_template_ends_it(family: Family) -
     )
     answer: Any = [{"role": "tool", "content": "1", "name": "look", "tool_call_id": "look:0"}]
     assert framing.continued(talk.prompt, sampled, answer, truncated=True) is None
-    if framing.continues_turns:
+    if family.turns != RENDERED_AGAIN:
         prompts = prompted("Go on.")
         continued = framing.continued(talk.prompt, sampled, prompts, truncated=True)
         assert continued is not None
@@ -392,7 +399,7 @@ def test_role_colon_renders_the_whole_after_an_end_of_text() -> None:
     talk = Talk.begun(framing)
     tokenizer = framing.renderer.tokenizer
     sampled = [*tokenizer.encode(" Yes."), tokenizer.eos_token_id]
-    message, ending = framing.renderer.parse_response(sampled)
+    message, ending = framing.parser.parse_response(sampled)
     assert message["content"] == "Yes."
     assert ending.is_clean
     assert framing.continued(talk.prompt, sampled, prompted("And now?")) is None
@@ -453,7 +460,7 @@ def test_a_message_is_read_and_rendered_again_as_it_was_written(family: Family) 
         called(*"ab"[:at_once]),
     ):
         sampled = family.framing.written(message)  # type: ignore[arg-type]
-        read: Any = family.framing.cleaned(family.framing.renderer.parse_response(sampled)[0])
+        read = said_in(family.framing, sampled)
         content = read["content"]
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         assert "".join(part["text"] for part in parts if part["type"] == "text") == message["content"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tinker_cookbook.renderers import get_renderer
+from tinker_cookbook.renderers import ToolCall, get_renderer
 from tinker_cookbook.rl.data_processing import trajectory_to_data
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
@@ -101,7 +101,7 @@ async def test_a_call_costs_what_is_new(rig: Any) -> None:
 
 
 async def test_rendering_never_leaves_the_event_loop(rig: Any) -> None:
-    """A tokenizer is not thread-safe: all rendering and parsing of 64 rollouts is done in one thread."""
+    """All prompts of 64 rollouts are rendered in one thread: the way to another would cost more than a prompt."""
     threads: set[int] = set()
     renderer = rig.framing.renderer
     original = renderer.build_generation_prompt
@@ -169,12 +169,23 @@ def test_a_renderer_that_cannot_be_continued_is_found_out_by_rendering_not_by_na
             framing_of("numbering", str(tokenizer_dir))
     finally:
         unregister_renderer("numbering")
-    assert not framing.continues
     (warning,) = [record.message for record in caplog.records if "cannot be continued" in record.message]
     assert "numbering" in warning
     assert "tool answers differently after another conversation" in warning
-    assert not Framing(Reversed(framing.renderer.tokenizer)).continues
-    assert not Framing(Forgetful(framing.renderer.tokenizer)).continues_turns
+    tokenizer = framing.renderer.tokenizer
+    assert not goes_on(framing, "tool")
+    assert not goes_on(Framing(Reversed(tokenizer)), "tool")
+    assert goes_on(Framing(Forgetful(tokenizer)), "tool")
+    assert not goes_on(Framing(Forgetful(tokenizer)), "user")
+
+
+def goes_on(framing: Framing, role: str) -> bool:
+    """Whether a conversation is continued with a message of `role` after a reply, or an answer after a call."""
+    start: list[Any] = [{"role": "user", "content": "Go."}]
+    call = ToolCall(function=ToolCall.FunctionBody(name="add", arguments='{"number": 3}'), id="add:0")
+    said: Any = {"role": "assistant", "content": "Yes."} | ({"tool_calls": [call]} if role == "tool" else {})
+    new: Any = {"role": role, "content": "3"} | ({"name": "add", "tool_call_id": "add:0"} if role == "tool" else {})
+    return framing.continued(framing.first(start), framing.written(said), [new]) is not None
 
 
 async def test_what_was_sampled_after_the_end_of_a_message_is_not_continued(rig: Any) -> None:

@@ -37,7 +37,7 @@ class ScoredWhenCut(EnvFromMessageEnv):
     def __init__(self, episode: EpisodeEnv, framing: Framing, settings: RolloutSettings) -> None:
         config = settings.config
         super().__init__(
-            framing.reading.renderer,
+            framing.parser,
             episode,
             failed_parse_reward=settings.failed_reward,
             context_overflow_reward=settings.failed_reward,
@@ -89,7 +89,7 @@ class ScoredWhenCut(EnvFromMessageEnv):
         self._before, self._sampled, self._told = self._prompt, action, len(self.episode.messages) + 1
         self._is_truncated = (extra or {}).get("stop_reason") == "length"
         try:
-            ended = self.episode.sampled = self._framing.reading.ended(action)
+            ended = self.episode.sampled = self._framing.ended(action)
             result = await super().step(ended, extra=extra)
         except Exception as exc:  # noqa: BLE001 - a renderer of anyone's; the slot is given back, the error goes on
             await self.episode.rollout.fail(exc)
@@ -132,7 +132,7 @@ class ScoredWhenCut(EnvFromMessageEnv):
     async def _render_in_thread(self, messages: list[Message], **kwargs: Any) -> ModelInput:
         """Render on the event loop, and of a conversation that goes on only what is new.
 
-        The adapter would render all of it in a thread: a tokenizer is not thread-safe, and the whole is quadratic.
+        The adapter would render all of it each time, which is quadratic, and in a thread: `_framing.py` says why not here.
         """
         before, rendered = self._before, None
         if before is None:

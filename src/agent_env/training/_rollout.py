@@ -189,7 +189,7 @@ class EpisodeEnv(MessageEnv):
         """
         turn = self._open_turn()
         sampled, self.sampled = self.sampled or self._framing.written(message), ()
-        message, calls = self._framing.reading.calls(self._framing.cleaned(message), sampled, self._tools)
+        message, calls = self._framing.read(message, sampled, self._tools)
         self.messages.append(message)
         self._written += 1
         logs: dict[str, str | int | float] = {"assistant_content": self._clipped(plain_text(message["content"]))}
