@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tinker_cookbook.renderers import ToolCall, get_renderer
+from tinker_cookbook.renderers import ToolCall, get_renderer, register_renderer, unregister_renderer
+from tinker_cookbook.renderers.qwen3 import Qwen3InstructRenderer
 from tinker_cookbook.rl.data_processing import trajectory_to_data
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
@@ -145,8 +146,6 @@ def test_a_renderer_that_cannot_be_continued_is_found_out_by_rendering_not_by_na
     tokenizer_dir: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A renderer that numbers answers by their place cannot be continued, whatever it claims."""
-    from tinker_cookbook.renderers import register_renderer, unregister_renderer
-    from tinker_cookbook.renderers.qwen3 import Qwen3InstructRenderer
 
     class Numbering(Qwen3InstructRenderer):
         def render_message(self, message: Any, ctx: Any) -> Any:
@@ -186,6 +185,25 @@ def goes_on(framing: Framing, role: str) -> bool:
     said: Any = {"role": "assistant", "content": "Yes."} | ({"tool_calls": [call]} if role == "tool" else {})
     new: Any = {"role": role, "content": "3"} | ({"name": "add", "tool_call_id": "add:0"} if role == "tool" else {})
     return framing.continued(framing.first(start), framing.written(said), [new]) is not None
+
+
+def test_a_template_that_says_the_date_is_continued_on_the_next_day_too(tokenizer_dir: Any) -> None:
+    """The frame of an answer is what the template writes today, also where a training runs past midnight."""
+
+    class Dated(Qwen3InstructRenderer):
+        day = "Monday"
+
+        def render_message(self, message: Any, ctx: Any) -> Any:
+            is_first = ctx.idx == 0
+            dated = {**message, "content": f"{self.day}. {message['content']}"} if is_first else message
+            return super().render_message(dated, ctx)
+
+    renderer = Dated(framing_of("qwen3_instruct", str(tokenizer_dir)).renderer.tokenizer)
+    framing = Framing(renderer)
+    assert goes_on(framing, "tool")
+    renderer.day = "Tuesday, the day after"
+    assert goes_on(framing, "tool")
+    assert goes_on(framing, "user")
 
 
 async def test_what_was_sampled_after_the_end_of_a_message_is_not_continued(rig: Any) -> None:
