@@ -19,7 +19,7 @@ from typing import Any
 
 from agent_env.envs import ToolAnswer, ToolSpec
 from agent_env.episode import Turn
-from agent_env.errors import EpisodeFailedError
+from agent_env.errors import EpisodeFailedError, EpisodeStateError
 from agent_env.outcome import CutReason
 from agent_env.training._calls import WrittenCall
 from agent_env.training._cookbook import (
@@ -58,7 +58,7 @@ class RolloutSettings:
 
     @property
     def score_within_s(self) -> float | None:
-        """How long an episode may be scored."""
+        """Seconds that what comes after a turn may take: the config's `grader_timeout_seconds`."""
         termination = None if self.config is None else self.config.termination
         return None if termination is None else termination.grader_timeout_seconds
 
@@ -360,7 +360,7 @@ class EpisodeEnv(MessageEnv):
 
     def _open_turn(self) -> Turn:
         if self._turn is None:
-            raise EpisodeFailedError(f"task '{self.example_id}': step() comes after initial_observation()")
+            raise EpisodeStateError(f"task '{self.example_id}': step() comes after initial_observation()")
         return self._turn
 
     def _done(
