@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_env.errors import EpisodeStateError
@@ -31,6 +31,21 @@ _CUTS = {
 """Why the cookbook's adapter ends a rollout."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sampling:
+    """What was sampled last, and from what."""
+
+    prompt: ModelInput
+    tokens: Sequence[int]
+    messages: int
+    """How many messages the prompt and the sampled one are together."""
+    is_truncated: bool
+    """Whether sampling broke off."""
+
+    def all_tokens(self) -> ModelInput:
+        return extended(self.prompt, self.tokens)
+
+
 class ScoredWhenCut(EnvFromMessageEnv):
     """An `EpisodeEnv` as the cookbook's rollouts play it. Single use."""
 
@@ -51,12 +66,7 @@ class ScoredWhenCut(EnvFromMessageEnv):
         self._framing = framing
         self._prompt: ModelInput | None = None
         """The last one that was rendered."""
-        self._before: ModelInput | None = None
-        """The one that `_sampled` was sampled from."""
-        self._sampled: Sequence[int] = ()
-        self._is_truncated = False
-        self._told = 0
-        """Messages that `_before` and `_sampled` have."""
+        self._sampling: _Sampling | None = None
         self._stop: dict[str, float] | None = None
         """How the rollout ended; the runner's hooks may clear that."""
         self._was_cleared = False
@@ -85,32 +95,37 @@ class ScoredWhenCut(EnvFromMessageEnv):
         """
         await paced()
         if self._stop is not None:
-            return self._ended_before(action, self._stop)
-        self._before, self._sampled, self._told = self._prompt, action, len(self.episode.messages) + 1
-        self._is_truncated = (extra or {}).get("stop_reason") == "length"
+            return self._ended_before(self._stop)
+        sampling = self._sampling = _Sampling(
+            prompt=self._prompt or ModelInput.empty(),
+            tokens=action,
+            messages=len(self.episode.messages) + 1,
+            is_truncated=(extra or {}).get("stop_reason") == "length",
+        )
         try:
-            ended = self.episode.sampled = self._framing.ended(action)
+            ended = self._framing.ended(action)
+            self.episode.read_from(ended)
             result = await super().step(ended, extra=extra)
         except Exception as exc:  # noqa: BLE001 - a renderer of anyone's; the slot is given back, the error goes on
             await self.episode.rollout.fail(exc)
-        if result.episode_done and not self.episode.is_ending:
-            ending = await self.episode.cut(self._reason(result), penalty=result.reward)
+        if result.episode_done and not self.episode.has_ended:
+            ending = await self.episode.cut(self._reason(result, sampling), penalty=result.reward)
             result.reward = ending.reward
             result.metrics.update(ending.metrics())
         if result.episode_done:
             self._stop = {key: 1.0 for key in result.metrics if key.startswith("stop/")}
             # The cookbook gives none where it cuts, and a hook may clear the stop: then the policy is asked once more.
-            result.next_observation = extended(self._before or ModelInput.empty(), action)
+            result.next_observation = sampling.all_tokens()
         else:
-            self.episode.earned += result.reward
+            self.episode.add_earned(result.reward)
         return result
 
-    def _reason(self, result: StepResult) -> CutReason:
-        if self._is_truncated and self.episode.full is not None:
-            return self.episode.full
+    def _reason(self, result: StepResult, sampling: _Sampling) -> CutReason:
+        if sampling.is_truncated and self.episode.limit_reached is not None:
+            return self.episode.limit_reached
         return next((cut for stop, cut in _CUTS.items() if f"stop/{stop}" in result.metrics), CutReason.RUNNER_LIMIT)
 
-    def _ended_before(self, action: Sequence[int], stop: Mapping[str, float]) -> StepResult:
+    def _ended_before(self, stop: Mapping[str, float]) -> StepResult:
         """End the rollout once more, without a second score: a hook has cleared the stop, and the episode is over.
 
         What was sampled after the end is not trained on: nobody has answered or scored it.
@@ -124,7 +139,7 @@ class ScoredWhenCut(EnvFromMessageEnv):
         return StepResult(
             reward=0.0,
             episode_done=True,
-            next_observation=extended(self._before or ModelInput.empty(), self._sampled),
+            next_observation=ModelInput.empty() if self._sampling is None else self._sampling.all_tokens(),
             next_stop_condition=self._framing.renderer.get_stop_sequences(),
             metrics={**stop, PARSE_ERROR_MASKED: 1.0},
         )
@@ -132,16 +147,16 @@ class ScoredWhenCut(EnvFromMessageEnv):
     async def _render_in_thread(self, messages: list[Message], **kwargs: Any) -> ModelInput:
         """Render on the event loop, and of a conversation that goes on only what is new.
 
-        The adapter would render all of it each time, which is quadratic, and in a thread: `_framing.py` says why not here.
+        The host's own method, under its private name, which `test_cookbook_shapes` sees to be there. The adapter would render all of it each time, which is quadratic, and in a thread: `_framing.py` says why not here.
         """
-        before, rendered = self._before, None
-        if before is None:
+        sampling, rendered = self._sampling, None
+        if sampling is None:
             rendered = self._framing.first(messages) if self._prompt is None else None
-        elif self.episode.is_ending:
-            return extended(before, self._sampled)
+        elif self.episode.has_ended:
+            return sampling.all_tokens()
         else:
-            new = messages[self._told :]
-            rendered = self._framing.continued(before, self._sampled, new, truncated=self._is_truncated)
+            new = messages[sampling.messages :]
+            rendered = self._framing.continued(sampling.prompt, sampling.tokens, new, truncated=sampling.is_truncated)
         self._prompt = self._framing.whole(messages) if rendered is None else rendered
         return self._prompt
 

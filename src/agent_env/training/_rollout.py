@@ -87,8 +87,8 @@ class EpisodeEnv(MessageEnv):
         self.rollout = rollout
         self.example_id = rollout.task.id
         self.messages: list[Message] = []
-        self.sampled: Sequence[int] = ()
-        """What the next message is read from: arguments are what was written there, not what a parser made of it."""
+        self._sampled: Sequence[int] = ()
+        """What the next message is read from."""
         self._framing = framing
         self._settings = settings
         self._turn: Turn | None = None
@@ -100,18 +100,18 @@ class EpisodeEnv(MessageEnv):
         self._parse_errors = None if config is None else config.parse_errors
         self._parse_failures = 0
         """In a row."""
-        self.earned = 0.0
+        self._earned = 0.0
         """What the rollout's steps have given, before the one that ends it."""
         self._ending: asyncio.Task[Ending] | None = None
         self._is_told = False
 
     @property
-    def is_ending(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the episode was scored, or is being scored."""
         return self._ending is not None
 
     @property
-    def full(self) -> CutReason | None:
+    def limit_reached(self) -> CutReason | None:
         """Why the agent may not write another message; None while it may.
 
         The turns of the config are bounded here and not only by the runner, as in the cookbook's own env: a failure is then
@@ -122,6 +122,16 @@ class EpisodeEnv(MessageEnv):
             return CutReason.MESSAGE_LIMIT
         turns = None if settings.config is None else settings.config.limits.max_turns
         return CutReason.RUNNER_LIMIT if turns is not None and written >= turns else None
+
+    # What the adapter tells.
+
+    def read_from(self, sampled: Sequence[int]) -> None:
+        """Say what the next message was sampled as: its arguments are what is written there, not what a parser made of it."""
+        self._sampled = sampled
+
+    def add_earned(self, reward: float) -> None:
+        """Say what a step has given that did not end the rollout."""
+        self._earned += reward
 
     # What the rollout's runner sets, and what its hooks add.
 
@@ -143,14 +153,14 @@ class EpisodeEnv(MessageEnv):
         turn = self._open_turn()
         self._written += 1
         turn.record(to_record(message))
-        if self.full is not None:
+        if self.limit_reached is not None:
             return None
         self.messages.append(message)
         return self.messages
 
     async def add_messages(self, messages: list[Message]) -> list[Message]:
         """Put messages of a hook into the conversation, before the agent's next one."""
-        if self.is_ending:  # a hook has cleared the end: the next message ends the rollout again
+        if self.has_ended:  # a hook has cleared the end: the next message ends the rollout again
             self.messages.extend(messages)
             return self.messages
         turn = self._open_turn()
@@ -188,7 +198,7 @@ class EpisodeEnv(MessageEnv):
             EpisodeFailedError: When the episode fails.
         """
         turn = self._open_turn()
-        sampled, self.sampled = self.sampled or self._framing.written(message), ()
+        sampled, self._sampled = self._sampled or self._framing.written(message), ()
         message, calls = self._framing.read(message, sampled, self._tools)
         self.messages.append(message)
         self._written += 1
@@ -211,8 +221,8 @@ class EpisodeEnv(MessageEnv):
             return self._done(await self.end(), stop, metrics, logs)
         if next_turn is not None:
             await self._begin(next_turn)
-        if self.full is not None:
-            return self._done(await self.cut(self.full), StopReason.MAX_TURNS, metrics, logs)
+        if self.limit_reached is not None:
+            return self._done(await self.cut(self.limit_reached), StopReason.MAX_TURNS, metrics, logs)
         return MessageStepResult(
             reward=0.0, episode_done=False, next_messages=self.messages, metrics=metrics, logs=logs
         )
@@ -272,7 +282,7 @@ class EpisodeEnv(MessageEnv):
         logs["parse_failure_kind"] = "content"
         if policy.mask_error_turns:
             metrics[PARSE_ERROR_MASKED] = 1.0
-        if self._parse_failures > policy.max_consecutive or self.full is not None:
+        if self._parse_failures > policy.max_consecutive or self.limit_reached is not None:
             ending = await self.cut(CutReason.PARSE_FAILURE, penalty=policy.terminal_reward)
             return self._done(ending, StopReason.PARSE_ERROR, metrics, logs)
         details = "\n".join(call.error for call in unreadable)[:_DETAIL_CHARS]
@@ -322,7 +332,7 @@ class EpisodeEnv(MessageEnv):
 
     def _score(self, cut: CutReason | None, penalty: float) -> asyncio.Task[Ending]:
         if self._ending is None:
-            scoring = self.rollout.end(cut, penalty=penalty, earned=self.earned)
+            scoring = self.rollout.end(cut, penalty=penalty, earned=self._earned)
             self._ending = asyncio.create_task(scoring, name=f"score {self.example_id}")
             self.rollout.keep(self._ending)
         return self._ending
