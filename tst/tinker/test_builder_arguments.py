@@ -24,7 +24,8 @@ from small_tokenizers import byte_tokenizer
 from tinker_cookbook.renderers import ToolCall, get_renderer
 
 from agent_env.envs import ToolSpec
-from agent_env.training._calls import CallReader, WrittenCall
+from agent_env.training._calls import CallReader, Legibility, WrittenCall
+from agent_env.training._dialects import dialect_of
 
 TEXT = {"type": "string"}
 INTEGER = {"type": "integer"}
@@ -343,7 +344,7 @@ def sampled(family: Family, *calls: str, thinks: bool = True) -> list[int]:
 def read(family: Family, tokens: list[int], known: Mapping[str, ToolSpec]) -> tuple[dict[str, Any], list[WrittenCall]]:
     """The message and its calls, read as a rollout reads them."""
     reader = reader_of(family.renderer)
-    message, _ = reader.renderer.parse_response(tokens)
+    message, _ = reader.parser.parse_response(tokens)
     return reader.read(message, byte_tokenizer().decode(tokens), known)
 
 
@@ -408,14 +409,15 @@ RENDERERS = [
     ("deepseekv3_thinking", "DeepSeek V3"),
     ("deepseekv4_1_disable_thinking", "DSML"),
     ("gpt_oss_no_sysprompt", "Harmony"),
-    ("role_colon", ""),
+    ("role_colon", None),
 ]
 
 
 @pytest.mark.parametrize(("renderer", "dialect"), RENDERERS)
-def test_a_renderers_dialect_is_found_by_what_it_writes(renderer: str, dialect: str) -> None:
+def test_a_renderers_dialect_is_found_by_what_it_writes(renderer: str, dialect: str | None) -> None:
     """Not by its name: a renderer of one's own that writes as another family does is read as that family is."""
-    assert reader_of(renderer).dialect == dialect
+    found = dialect_of(get_renderer(renderer, byte_tokenizer()))
+    assert (found.name if found else None) == dialect
 
 
 @by_family
@@ -427,8 +429,8 @@ def test_calls_come_in_the_order_they_were_written(family: Family) -> None:
     message, calls = read(family, sampled(family, fits, broken, misfit, fits), tools(x=TEXT, y=INTEGER))
     assert [call.arguments for call in calls] == [{"x": "01912"}, None, None, {"x": "01912"}]
     assert all(call.name == "book" and call.error for call in calls[1:3])
-    assert calls[2].is_misfit
-    assert calls[1].is_misfit != family.is_json
+    unreadable = Legibility.UNREADABLE if family.is_json else Legibility.MISFIT
+    assert [call.legibility for call in calls] == [Legibility.FITS, unreadable, Legibility.MISFIT, Legibility.FITS]
     assert "expected an integer" in calls[2].error
     assert len(message["tool_calls"]) + len(message.get("unparsed_tool_calls", [])) == 4
     assert not any("tool_call" in str(part) for part in message["content"])
@@ -467,7 +469,7 @@ def rendered(family: Family, message: Any) -> str:
 
     The blanks around calls, which parsers take for text, are the framing's to take off.
     """
-    renderer = reader_of(family.renderer).renderer
+    renderer = reader_of(family.renderer).parser
     start: list[Any] = [{"role": "user", "content": "Go."}]
     prompt = renderer.build_generation_prompt(start).to_ints()
     content = [part for part in message["content"] if isinstance(part, dict) and part["type"] == "thinking"]
@@ -608,6 +610,7 @@ def test_what_is_nested_too_deeply_is_not_rendered_again(family: Family) -> None
     """What the parser could just read, a renderer that is called from further down might not."""
     raw = "[" * 400 + "]" * 400
     message, [call] = read(family, sampled(family, family.call("book", [("x", raw)])), tools(x=LIST))
+    assert call.legibility is Legibility.UNREADABLE
     assert "nested too deeply" in call.error
     assert "tool_calls" not in message
     assert len(message["unparsed_tool_calls"]) == 1
@@ -727,8 +730,7 @@ def test_marks_in_a_text_are_text(family: Family) -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=shown)
 def test_a_mark_in_one_text_spoils_no_other_call(family: Family) -> None:
     """The parser takes it for one more call that does not end: the calls are those that were written, from their own text."""
-    mark = "<tool_call>\n"
-    texts = ["null", mark, "x\n"]
+    texts = ["null", "<tool_call>\n", "x\n" + " " * 300]
     raws = [json.dumps(text) if family.is_json else text for text in texts]
     for order in ([0, 1, 2], [1, 0, 2], [0, 2, 1]):
         calls = [family.call("book", [("x", raws[at])]) for at in order]
@@ -785,8 +787,9 @@ class StandIn:
 
 def test_a_dialect_that_is_not_known_is_read_as_its_parser_read_it() -> None:
     """The arguments are then the text that the parser has kept, as strict as any."""
-    reader = CallReader(StandIn())  # type: ignore[arg-type]
-    assert reader.dialect == ""
+    renderer: Any = StandIn()
+    assert dialect_of(renderer) is None
+    reader = CallReader(renderer)
     raws = ['{"x": "01912"}', '{"x": 1}', '{"x": "a", "x": "b"}']
     made = [ToolCall(function=ToolCall.FunctionBody(name="book", arguments=raw), id=raw) for raw in raws]
     message, calls = reader.read({"role": "assistant", "content": "", "tool_calls": made}, "?", tools(x=TEXT))
@@ -832,8 +835,8 @@ def test_nothing_that_is_sampled_is_our_error(family: Family, pieces: Sequence[s
     kept = len(message.get("tool_calls", [])) + len(message.get("unparsed_tool_calls", []))
     assert kept == len(calls)
     assert all((call.arguments is None) == bool(call.error) for call in calls)
-    assert len(message.get("tool_calls", [])) == sum(call.is_misfit or not call.error for call in calls)
-    renderer = reader_of(family.renderer).renderer
+    assert len(message.get("tool_calls", [])) == sum(call.is_made for call in calls)
+    renderer = reader_of(family.renderer).parser
     renderer.build_supervised_example([{"role": "user", "content": "Go."}, message])
 
 

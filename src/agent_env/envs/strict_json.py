@@ -39,8 +39,8 @@ class JsonTextError(Exception):
 class NestedTooDeeplyError(JsonTextError):
     """Lists and objects are more than `MAX_DEPTH` deep in one another."""
 
-    def __init__(self) -> None:
-        super().__init__("it is nested too deeply")
+    def __init__(self, message: str = "it is nested too deeply") -> None:
+        super().__init__(message)
 
 
 def read_json(text: str, *, whole: bool = False) -> Any:
@@ -72,14 +72,14 @@ def read_object(text: str, *, whole: bool = False) -> dict[str, Any]:
         whole: As for `read_json`.
 
     Raises:
-        JsonTextError: When it is none; the message is a whole sentence.
+        JsonTextError: When it is none, a NestedTooDeeplyError where it is that; the message is a whole sentence.
     """
     if not text.strip():
         raise JsonTextError("the arguments are empty: write a JSON object, {} when there are none")
     try:
         value = read_json(text, whole=whole)
     except JsonTextError as exc:
-        raise JsonTextError(f"the arguments are no valid JSON: {exc}") from None
+        raise type(exc)(f"the arguments are no valid JSON: {exc}") from None
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
     if isinstance(value, str) and _is_object(value):

@@ -27,7 +27,7 @@ from typing import Any
 from agent_env.envs.arguments import clipped, first_lines
 from agent_env.envs.contract import ToolSpec
 from agent_env.envs.schema_misfits import ToolSchema, Work, tool_schema
-from agent_env.envs.strict_json import JsonTextError, check_text, read_json, read_object
+from agent_env.envs.strict_json import JsonTextError, NestedTooDeeplyError, check_text, read_json, read_object
 from agent_env.errors import ToolError
 
 __all__ = ["ParameterText", "arguments_from_json", "arguments_from_texts"]
@@ -58,9 +58,12 @@ def arguments_from_json(raw: str, tool: ToolSpec | None) -> dict[str, Any]:
 
     Raises:
         ToolError: When the text is no JSON object, or does not fit the tool. The message is for the model.
+        NestedTooDeeplyError: When it is nested so deeply that what reads it again may fail. So is its message.
     """
     try:
         arguments = read_object(raw)
+    except NestedTooDeeplyError:
+        raise
     except JsonTextError as exc:
         raise ToolError(str(exc)) from None
     if tool is None:

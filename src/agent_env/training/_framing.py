@@ -142,7 +142,7 @@ class Framing:
     @property
     def parser(self) -> Renderer:
         """The renderer to parse with: its `parse_response` neither raises nor stalls on calls in a dialect that is known."""
-        return self._calls.renderer
+        return self._calls.parser
 
     @property
     def differs(self) -> str:

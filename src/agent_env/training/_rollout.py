@@ -258,11 +258,10 @@ class EpisodeEnv(MessageEnv):
         """Answer a message's calls, one after the other."""
         done = _Calls([])
         for call in calls:
-            is_made = call.arguments is not None or call.is_misfit
-            if is_made and self._max_tool_calls is not None and self._tool_calls >= self._max_tool_calls:
+            if call.is_made and self._max_tool_calls is not None and self._tool_calls >= self._max_tool_calls:
                 done.is_capped = True
                 break
-            self._tool_calls += is_made
+            self._tool_calls += call.is_made
             if call.arguments is None:
                 answer = turn.refuse(call.name, call.error, raw=call.raw, call_id=call.call_id)
             else:

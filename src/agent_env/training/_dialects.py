@@ -1,0 +1,567 @@
+"""How models write calls: each way is a dialect, which finds the calls in a text and takes them apart.
+
+Which one a renderer writes is found out by letting it write a call, not by its name. What counts as a call is the parser's to
+say (`_calls.py` puts the two together). A dialect also says about how long the cookbook's parser would take over a text, so
+that `_safe_parsing.py` can keep from it what would stall it.
+"""
+# ruff: noqa: RUF001 - the fullwidth bars are DeepSeek's own
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from agent_env.envs import ToolError, ToolSpec
+from agent_env.envs.strict_json import NestedTooDeeplyError
+from agent_env.envs.typed_arguments import ParameterText, arguments_from_json, arguments_from_texts
+from agent_env.training._cookbook import Renderer, ToolCall, TrainOnWhat
+
+__all__ = ["DIALECTS", "Block", "Dialect", "as_parsed", "broken", "dialect_of", "with_short_blanks"]
+
+_PROBE = "now 1.10"
+_BLANK = re.compile(r"\s*")
+_BLANK_RUN = re.compile(r"\s+")
+_LONG_BLANKS = 50
+"""More blanks than that in a row are not parsed: the cookbook's expressions take the cube of their number in time."""
+_TOO_MANY_BLANKS = re.compile(rf"\s{{{_LONG_BLANKS},}}")
+_MAX_EFFORT = 2_000_000
+"""How many characters an expression may go through in vain: some ten milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Where in a text a call is, and what it is made of."""
+
+    start: int
+    text: str
+    name: str = ""
+    raw: str = ""
+    call_id: str | None = None
+    texts: Sequence[ParameterText] | None = None
+    """For a dialect that has a text for each parameter; else `raw` is JSON."""
+    error: str = ""
+    """Why it cannot be taken apart."""
+
+    def arguments(self, tool: ToolSpec | None) -> dict[str, Any]:
+        """The arguments, typed by the tool's schema.
+
+        Args:
+            tool: None when there is none of that name.
+
+        Raises:
+            ToolError: When they cannot be read or do not fit; the message is for the model.
+            NestedTooDeeplyError: When they are JSON too deep for what reads it again.
+        """
+        if self.error:
+            raise ToolError(self.error)
+        if self.texts is None:
+            return arguments_from_json(self.raw, tool)
+        return arguments_from_texts(self.texts, tool)
+
+
+def as_parsed(text: str) -> Iterator[str]:
+    """The text as the parser may have seen it: with the thinking that the prompt has begun, and as it is."""
+    if "</think>" in text and not 0 <= text.find("<think>") < text.find("</think>"):
+        yield f"<think>{text}"
+    yield text
+
+
+def with_short_blanks(text: str) -> str:
+    """The text with each long run of blanks cut to what the parser can bear."""
+    return _TOO_MANY_BLANKS.sub(lambda found: found[0][:_LONG_BLANKS], text)
+
+
+class Dialect(ABC):
+    """One way of writing calls."""
+
+    name: str
+    mark: str
+    """What no text has without a call."""
+    before_name: str
+    """What is before the tool's name in a call, as an expression."""
+    takes_blanks_before = False
+    """Whether the parser takes the blanks before a call for part of it."""
+
+    def blocks(self, text: str) -> list[Block]:
+        """The calls in a text, in its order, as the cookbook's parser finds them; none where that would take too long."""
+        return self._blocks(text) if self._effort_around(text) <= _MAX_EFFORT else []
+
+    def name_in(self, call: str) -> str:
+        """The tool that a call most likely meant which cannot be taken apart; empty when that cannot be told."""
+        found = re.search(rf'"name"\s*:\s*"([^"]+)"|(?:{self.before_name})"?([\w\-. ]+)', call)
+        return (found[1] or found[2]).strip() if found else ""
+
+    def stalls(self, text: str) -> bool:
+        """Whether the cookbook's parser would take too long over a text: its expressions go through much in vain."""
+        around = self._effort_around(text)
+        return around > _MAX_EFFORT or around + self._effort_within(self._blocks(text)) > _MAX_EFFORT
+
+    @abstractmethod
+    def _blocks(self, text: str) -> list[Block]: ...
+
+    @abstractmethod
+    def _effort_around(self, text: str) -> int:
+        """About how many characters are gone through in vain when the calls are looked for."""
+
+    def _effort_within(self, blocks: Sequence[Block]) -> int:
+        """As many when they are taken apart."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What an expression looks for: an opening mark, a closing one, and maybe something between them."""
+
+    open: str
+    close: str
+    between: re.Pattern[str] | None = None
+    trims: bool = False
+    """Whether it takes the blanks at both ends off, and tries each number of them."""
+
+    def effort(self, text: str) -> int:
+        """About how many characters it goes through in vain.
+
+        From each opening mark that nothing closes it goes to the end of the text, and does so again from each place between.
+        """
+        end = text.rfind(self.close)
+        places = [found.start() for found in self.between.finditer(text)] if self.between else []
+        if self.between:
+            end = next((place for place in reversed(places) if place < end), -1)
+        opened = text.count(self.open, end + 1)
+        if not opened:
+            return 0
+        ways = 1 + sum(place > end for place in places)
+        if self.trims:
+            ways *= _longest_blanks(text[end + 1 :]) ** 2
+        return opened * ways * (len(text) - end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tags:
+    """What the text of one parameter is between."""
+
+    opens: re.Pattern[str]
+    """Its first group is the name; its second, when there is one, says whether it is a string."""
+    close: str
+    newline: bool = False
+    """Whether there is a line end around the text that is not its own."""
+
+    def texts(self, body: str) -> list[ParameterText]:
+        """The parameters that `body` is made of.
+
+        Raises:
+            ToolError: When there is something else in it.
+        """
+        found: list[ParameterText] = []
+        at = _blank(body, 0)
+        while at < len(body):
+            opened = self.opens.match(body, at)
+            if opened is None:
+                raise ToolError(f"this is no parameter: {body[at : at + 60]}")
+            name, *kind = opened.groups()
+            name = name.strip()
+            if not name:
+                raise ToolError("a parameter has no name")
+            end, at = self._end(body, opened.end(), name)
+            text = body[opened.end() : end]
+            if self.newline:
+                text = text.removeprefix("\n").removesuffix("\n")
+            found.append(ParameterText(name, text, kind[0] == "true" if kind else None))
+        return found
+
+    def _end(self, body: str, start: int, name: str) -> tuple[int, int]:
+        """Where a text ends, and where what comes after it begins: a mark of its end may be in the text itself."""
+        end = body.find(self.close, start)
+        while end >= 0:
+            after = _blank(body, end + len(self.close))
+            if after == len(body) or self.opens.match(body, after):
+                return end, after
+            end = body.find(self.close, end + 1)
+        raise ToolError(f"{name}: it does not end, {self.close} is missing")
+
+
+def _blank(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
+
+
+_THINKING = _Span("<think>", "</think>")
+
+
+def _effort_of_section(section: re.Match[str] | None, text: str, call: _Span) -> int:
+    """About what reading a section of calls takes, and the thinking around it."""
+    if section is None:
+        return _THINKING.effort(text)
+    around = text[: section.start()] + text[section.end() :]
+    return _THINKING.effort(around) + call.effort(with_short_blanks(section[section.lastindex or 0]))
+
+
+def _longest_blanks(text: str) -> int:
+    return max((len(found[0]) for found in _BLANK_RUN.finditer(text)), default=1)
+
+
+class _ToolCallTags(Dialect):
+    """`<tool_call>` around JSON, which Qwen3 and its kin write, or around tags of its own."""
+
+    name = "tool_call JSON"
+    mark = "<tool_call>"
+    before_name = "<tool_call>"
+    _BLOCK = re.compile(r"<think>.*?</think>|<tool_call>(.*?)</tool_call>", re.DOTALL)
+    _OPENS = re.compile("<think>|<tool_call>")
+    _PARAMETER: _Span | None = None
+
+    def _effort_around(self, text: str) -> int:
+        effort = at = 0
+        never: set[str] = set()
+        for opened in self._OPENS.finditer(text):
+            if opened.start() < at:
+                continue
+            close = f"</{opened[0][1:]}"
+            end = -1 if close in never else text.find(close, opened.end())
+            if end < 0:
+                never.add(close)
+                effort += len(text) - opened.start()
+            else:
+                at = end + len(close)
+        return effort
+
+    def _effort_within(self, blocks: Sequence[Block]) -> int:
+        return sum(self._PARAMETER.effort(with_short_blanks(block.text)) for block in blocks) if self._PARAMETER else 0
+
+    def _blocks(self, text: str) -> list[Block]:
+        return [
+            self._block(found.start(), found[0], found[1])
+            for found in self._BLOCK.finditer(text)
+            if found[1] is not None
+        ]
+
+    def _block(self, start: int, text: str, inner: str) -> Block:
+        return _json_call(start, text, inner)
+
+
+class _FunctionTags(_ToolCallTags):
+    """`<function=name>` with `<parameter=name>` for each: Qwen3.5, Nemotron 3."""
+
+    name = "function and parameter tags"
+    before_name = "<function=|<tool_call>"
+    _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>")
+    _TAGS = _Tags(re.compile(r"<parameter=([^>\n]+)>"), "</parameter>", newline=True)
+    _PARAMETER = _Span("<parameter=", "</parameter>", trims=True)
+    _NAME_END = re.compile(r"[>\n]")
+
+    def _effort_within(self, blocks: Sequence[Block]) -> int:
+        lines = [line for block in blocks for line in self._NAME_END.split(block.text)]
+        names = sum((line.count("<parameter=") - 1) * len(line) for line in lines if "<parameter=" in line)
+        return names + sum(self._effort_of_frame(block.text) for block in blocks) + super()._effort_within(blocks)
+
+    def _effort_of_frame(self, text: str) -> int:
+        if text.removesuffix("</tool_call>").rstrip().endswith("</function>"):
+            return 0
+        return len(text) * _longest_blanks(with_short_blanks(text)) ** 2
+
+    def _block(self, start: int, text: str, inner: str) -> Block:
+        opened = self._FUNCTION.match(inner)
+        if opened is None:
+            return _json_call(start, text, inner)
+        name, end = opened[1].strip(), inner.rstrip()
+        if not end.endswith("</function>"):
+            return Block(start=start, text=text, name=name, error=broken(f"{name}: </function> is missing"))
+        return _tagged(self._TAGS, start, text, name, end[opened.end() :].removesuffix("</function>"))
+
+
+class _ArgTags(_ToolCallTags):
+    """The name, then `<arg_key>` and `<arg_value>` for each parameter: GLM."""
+
+    name = "arg_key and arg_value tags"
+    _NAME = re.compile(r"\s*([\w\-\.]+)")
+    _TAGS = _Tags(re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>"), "</arg_value>")
+    _PARAMETER = _Span("<arg_key>", "</arg_value>", re.compile(r"</arg_key>\s*<arg_value>"))
+
+    def _block(self, start: int, text: str, inner: str) -> Block:
+        opened = self._NAME.match(inner)
+        if opened is None:
+            return _json_call(start, text, inner)
+        return _tagged(self._TAGS, start, text, opened[1], inner[opened.end() :])
+
+
+class _Dsml(Dialect):
+    """DeepSeek V4's marks."""
+
+    name = "DSML"
+    mark = "<｜DSML｜"
+    before_name = "invoke name="
+    _CALLS = re.compile("<｜DSML｜ calls>(.*?)</｜DSML｜ calls>", re.DOTALL)
+    _INVOKE = re.compile('<｜DSML｜ invoke name="(.*?)">\n(.*?)</｜DSML｜ invoke>', re.DOTALL)
+    _TAGS = _Tags(re.compile('<｜DSML｜ parameter name="([^"]*)" string="(true|false)">'), "</｜DSML｜ parameter>")
+    _SECTION = _Span("<｜DSML｜ calls>", "</｜DSML｜ calls>")
+    _CALL = _Span('<｜DSML｜ invoke name="', "</｜DSML｜ invoke>", re.compile('">\n'))
+    _PARAMETER = _Span('<｜DSML｜ parameter name="', "</｜DSML｜ parameter>", re.compile('" string="(?:true|false)">'))
+
+    def _effort_around(self, text: str) -> int:
+        effort = self._SECTION.effort(text)
+        if effort > _MAX_EFFORT:
+            return effort
+        return effort + _effort_of_section(self._CALLS.search(text), text, self._CALL)
+
+    def _effort_within(self, blocks: Sequence[Block]) -> int:
+        return sum(self._PARAMETER.effort(block.raw) for block in blocks)
+
+    def _blocks(self, text: str) -> list[Block]:
+        section = self._CALLS.search(text)
+        if section is None:
+            return []
+        return [
+            _tagged(self._TAGS, found.start(), found[0], found[1], found[2])
+            for found in self._INVOKE.finditer(text, section.start(1), section.end(1))
+        ]
+
+
+class _Sections(Dialect):
+    """One section of calls, a mark between a call's name and its JSON: Kimi K2, DeepSeek V3."""
+
+    def __init__(
+        self,
+        name: str,
+        mark: str,
+        before_name: str,
+        section: str,
+        call: str,
+        *,
+        spans: Sequence[_Span],
+        within: _Span,
+        names: Callable[[str], str] | None = None,
+        takes_blanks_before: bool = False,
+    ) -> None:
+        self.name, self.mark, self.before_name = name, mark, before_name
+        self.takes_blanks_before = takes_blanks_before
+        self._spans, self._within = spans, within
+        self._section = re.compile(section, re.DOTALL)
+        self._call = re.compile(call, re.DOTALL)
+        self._names = names
+        """Makes a name of an id, where calls have ids."""
+
+    def _effort_around(self, text: str) -> int:
+        effort = sum(span.effort(text) for span in self._spans)
+        if effort > _MAX_EFFORT:
+            return effort
+        return effort + _effort_of_section(self._section.search(text), text, self._within)
+
+    def _blocks(self, text: str) -> list[Block]:
+        section = self._section.search(text)
+        if section is None:
+            return []
+        group = section.lastindex or 0
+        found = self._call.finditer(text, section.start(group), section.end(group))
+        return [self._block(call) for call in found]
+
+    def _block(self, found: re.Match[str]) -> Block:
+        said = found[1].strip()
+        name, call_id = (self._names(said), said) if self._names else (said, None)
+        return Block(start=found.start(), text=found[0], name=name, raw=found[2].strip(), call_id=call_id)
+
+
+class _Harmony(Dialect):
+    """Messages to `functions.name`: gpt-oss."""
+
+    name = "Harmony"
+    mark = "to=functions."
+    before_name = r"functions\."
+    _STOP = re.compile(r"<\|call\|>|<\|return\|>")
+    _MESSAGE = re.compile(r"<\|message\|>(.*?)(?:<\|end\|>|\Z)", re.DOTALL)
+    _TO = re.compile(r"to=functions\.([^\s<]*)")
+
+    def _effort_around(self, text: str) -> int:
+        return 0  # the parser goes by the marks, once
+
+    def _blocks(self, text: str) -> list[Block]:
+        stop = self._STOP.search(text)
+        end = stop.start() if stop else len(text)
+        blocks: list[Block] = []
+        at = 0
+        for message in self._MESSAGE.finditer(text, 0, end):
+            start = max(text.rfind("<|start|>", at, message.start()), at)
+            at = message.end()
+            to = self._TO.search(text, start, message.start())
+            if to is None or not message[1].strip():
+                continue
+            raw = message[1].strip()
+            blocks.append(Block(start=start, text=text[start:at], name=to[1], raw=raw))
+        return blocks
+
+
+def _kimi_name(call_id: str) -> str:
+    named = call_id.split(":", 1)[0]
+    return named.split(".", 1)[1] if "." in named else named
+
+
+DIALECTS: Sequence[Dialect] = (
+    _ToolCallTags(),
+    _FunctionTags(),
+    _ArgTags(),
+    _Dsml(),
+    _Sections(
+        "Kimi K2",
+        "<|tool_call",
+        r"functions\.",
+        r"<\|tool_calls_section_begin\|>(.*?)<\|tool_calls_section_end\|>"
+        r"|<\|tool_call_section_begin\|>(.*?)<\|tool_call_section_end\|>",
+        r"<\|tool_call_begin\|>\s*([^<]+:\d+)\s*<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>",
+        spans=(
+            _Span("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+            _Span("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
+        ),
+        within=_Span("<|tool_call_begin|>", "<|tool_call_end|>", trims=True),
+        names=_kimi_name,
+    ),
+    _Sections(
+        "DeepSeek V3",
+        "<｜tool▁calls▁begin｜>",
+        "tool▁call▁begin｜>",
+        "<｜tool▁calls▁begin｜>(.*?)<｜tool▁calls▁end｜>",
+        r"<｜tool▁call▁begin｜>(\w+)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>",
+        spans=(_Span("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),),
+        within=_Span("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        takes_blanks_before=True,
+    ),
+    _Harmony(),
+)
+
+
+def broken(why: str) -> str:
+    """What the model is told of a call that cannot be taken apart."""
+    return f"this tool call could not be read: {why}"
+
+
+def _tagged(tags: _Tags, start: int, text: str, name: str, body: str) -> Block:
+    try:
+        texts = tags.texts(body)
+    except ToolError as exc:
+        return Block(start=start, text=text, name=name, raw=body, error=broken(str(exc)))
+    return Block(start=start, text=text, name=name, raw=body, texts=texts)
+
+
+def _json_call(start: int, text: str, inner: str) -> Block:
+    """A call that is a JSON object with `name` and `arguments`, the text of the latter kept."""
+    try:
+        spans = _members(inner.strip())
+    except _NoObjectError as exc:
+        return Block(start=start, text=text, name=exc.name, error=broken(str(exc)))
+    named = spans.get("name", "")
+    name = json.loads(named) if named.startswith('"') else None
+    call_id = json.loads(spans["id"]) if spans.get("id", "").startswith('"') else None
+    if not isinstance(name, str) or not name:
+        return Block(start=start, text=text, error=broken('it has no "name", the tool to call'))
+    if "arguments" not in spans:
+        error = broken('it has no "arguments": write a JSON object, {} when there are none')
+        return Block(start=start, text=text, name=name, error=error)
+    return Block(start=start, text=text, name=name, raw=spans["arguments"], call_id=call_id)
+
+
+class _NoObjectError(Exception):
+    def __init__(self, why: str, name: str = "") -> None:
+        super().__init__(why)
+        self.name = name
+
+
+_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_SCALAR = re.compile(r"[^\s,\]}]+")
+_INSIDE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+"""A string that does not end goes on to the end, and not one from each quote in it."""
+
+
+def _members(text: str) -> dict[str, str]:
+    """The text of each member of a JSON object. What is inside of them is not checked, only where they end.
+
+    Raises:
+        _NoObjectError: When the text is no object.
+    """
+    if not text.startswith("{"):
+        raise _NoObjectError("it is no JSON object")
+    members: dict[str, str] = {}
+    twice = ""
+    at = _blank(text, 1)
+    if text[at:] == "}":
+        return members
+    while True:
+        key = _STRING.match(text, at)
+        colon = _blank(text, key.end()) if key else at
+        if key is None or text[colon : colon + 1] != ":":
+            raise _NoObjectError(f"no valid JSON, a key is missing at character {at + 1}", _named(members))
+        start = _blank(text, colon + 1)
+        end = _value_end(text, start)
+        name = _decoded(key[0])
+        if name in members:
+            twice = key[0][:60]
+        if end is None:
+            raise _NoObjectError(f"no valid JSON, the value of {key[0][:60]} does not end", _named(members))
+        members[name] = text[start:end]
+        at = _blank(text, end)
+        if text[at:] == "}" and twice:
+            raise _NoObjectError(f"the key {twice} is written twice", _named(members))
+        if text[at:] == "}":
+            return members
+        if text[at : at + 1] != ",":
+            what = "it is cut off" if at == len(text) else f"{text[at : at + 20]} is not expected"
+            raise _NoObjectError(f"no valid JSON, {what} at character {at + 1}", _named(members))
+        at = _blank(text, at + 1)
+
+
+def _value_end(text: str, start: int) -> int | None:
+    if text[start : start + 1] == '"':
+        found = _STRING.match(text, start)
+        return found.end() if found else None
+    if text[start : start + 1] not in ("{", "["):
+        found = _SCALAR.match(text, start)
+        return found.end() if found else None
+    depth = 0
+    for found in _INSIDE.finditer(text, start):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.end()
+    return None
+
+
+def _decoded(quoted: str) -> str:
+    try:
+        return cast("str", json.loads(quoted))
+    except ValueError:  # an escape that JSON does not have
+        return quoted
+
+
+def _named(members: Mapping[str, str]) -> str:
+    return _decoded(members["name"]) if members.get("name", "").startswith('"') else ""
+
+
+def dialect_of(renderer: Renderer) -> Dialect | None:
+    """The dialect in which a renderer writes a call; None when it is none of these."""
+    try:
+        text = _probe(renderer)
+    except Exception:  # noqa: BLE001 - a renderer of anyone's: one that cannot write a call has no dialect
+        return None
+    return next((dialect for dialect in DIALECTS if _reads_probe(dialect, text)), None)
+
+
+def _probe(renderer: Renderer) -> str:
+    body = ToolCall.FunctionBody(name="probe", arguments=json.dumps({"x": _PROBE}))
+    example, _ = renderer.build_supervised_example(
+        [
+            {"role": "user", "content": "Go."},
+            {"role": "assistant", "content": "", "tool_calls": [ToolCall(function=body, id="functions.probe:0")]},
+        ],
+        TrainOnWhat.LAST_ASSISTANT_MESSAGE,
+    )
+    return str(renderer.tokenizer.decode(example.to_ints()))
+
+
+def _reads_probe(dialect: Dialect, text: str) -> bool:
+    blocks = dialect.blocks(text)
+    if len(blocks) != 1 or blocks[0].name != "probe":
+        return False
+    try:
+        return blocks[0].arguments(None) == {"x": _PROBE}
+    except (ToolError, NestedTooDeeplyError):
+        return False
