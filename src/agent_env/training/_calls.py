@@ -184,7 +184,7 @@ def _matched(
         return None
     for call in (*unparsed_left, *unparsed[whole:]):
         start = text.rfind(call.raw_text)
-        if False:  # it was parsed with its blanks cut
+        if start < 0:  # it was parsed with its blanks cut
             start = text.rfind(call.raw_text[: call.raw_text.find(">") + 1] or call.raw_text)
         if not any(block.start <= start < block.start + len(block.text) for block in blocks):
             # Elsewhere it is the mark of a call inside the text of one, which the parser takes for another that is cut off.
