@@ -510,7 +510,7 @@ def many(kind: Mapping[str, Any], **said: Any) -> ToolSpec:
             'x[2]: expected an integer, got "a"',
         ),
         (spec(x={"type": "array", "items": ROOM_KINDS}), json.dumps({"x": [{}] * MANY}), "; and more"),
-        (spec(x={"anyOf": [{"const": at} for at in range(MANY)]}), '{"x": "a"}', "expected 0 or 1 or 2 or"),
+        (spec(x={"anyOf": [{"const": at} for at in range(1000)]}), '{"x": "a"}', "expected 0 or 1 or 2 or"),
         (spec(x={"type": "object", "required": [str(at) for at in range(MANY)]}), '{"x": {}}', "and 4,970 more"),
         (
             spec(x=STAY),

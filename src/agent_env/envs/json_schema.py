@@ -26,8 +26,8 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 __all__ = ["BrokenSchemaError", "JsonSchema", "Misfit", "TooMuchWorkError", "Work"]
 
-STEPS = 100_000
-"""How many steps checking one call takes at most: some ten milliseconds, 30 at worst."""
+STEPS = 60_000
+"""How many steps checking one call takes at most: some milliseconds, 20 at worst."""
 _COUNTED_CHARS = 1000
 """How long a text may be for a pattern that counts, as `\\w{1,200}` does: it takes some microseconds for each character."""
 _PER_BRANCH = 20
