@@ -26,14 +26,14 @@ from typing import Any
 
 from agent_env.envs.arguments import clipped, first_lines
 from agent_env.envs.contract import ToolSpec
-from agent_env.envs.schema_misfits import ToolSchema, Work, tool_schema
+from agent_env.envs.parameter_check import ParameterCheck, Work, check_of
 from agent_env.envs.strict_json import JsonTextError, NestedTooDeeplyError, check_text, read_json, read_object
 from agent_env.errors import ToolError
 
 __all__ = ["ParameterText", "arguments_from_json", "arguments_from_texts"]
 
 _PYTHON = {"True": True, "False": False, "None": None}
-_ANYTHING = ToolSchema({"type": "object"})
+_ANYTHING = ParameterCheck({"type": "object"})
 _FLOAT = re.compile(r"[0-9][.eE]")
 _MAX_PARAMETERS = 500
 """How many parameters a call may have: a tool has some ten, and a model that writes on and on has lost its way."""
@@ -68,12 +68,12 @@ def arguments_from_json(raw: str, tool: ToolSpec | None) -> dict[str, Any]:
         raise ToolError(str(exc)) from None
     if tool is None:
         return arguments
-    schema, work = tool_schema(tool.parameters), Work()
-    lines = schema.misfits(arguments, work.share())
+    check, work = check_of(tool.parameters), Work()
+    lines = check.misfits(arguments, work.share())
     if not lines:
         return arguments
     whole = read_object(raw, whole=True) if _FLOAT.search(raw) else None
-    if whole is not None and not schema.misfits(whole, work):
+    if whole is not None and not check.misfits(whole, work):
         return whole
     raise ToolError(_not_called(tool, lines))
 
@@ -90,7 +90,7 @@ def arguments_from_texts(texts: Sequence[ParameterText], tool: ToolSpec | None) 
     """
     if len(texts) > _MAX_PARAMETERS:
         raise ToolError(_not_called(tool, [f"it has {len(texts):,} parameters, at most {_MAX_PARAMETERS} are read"]))
-    schema, work = _ANYTHING if tool is None else tool_schema(tool.parameters), Work()
+    check, work = _ANYTHING if tool is None else check_of(tool.parameters), Work()
     arguments: dict[str, Any] = {}
     notes: dict[str, str] = {}
     lines: list[str] = []
@@ -102,10 +102,10 @@ def arguments_from_texts(texts: Sequence[ParameterText], tool: ToolSpec | None) 
             check_text(written.name + written.text)
         except JsonTextError as exc:
             raise ToolError(f"the arguments are not text: {exc}") from None
-        arguments[written.name], note = _value(written, schema, work)
+        arguments[written.name], note = _value(written, check, work)
         if note:
             notes[written.name] = note
-    lines += schema.misfits(arguments, work, notes=notes)
+    lines += check.misfits(arguments, work, notes=notes)
     if lines:
         raise ToolError(_not_called(tool, list(dict.fromkeys(lines))))
     return arguments
@@ -116,15 +116,15 @@ def _not_called(tool: ToolSpec | None, lines: Sequence[str]) -> str:
     return f"{tool.name} was not called:\n{said}" if tool is not None else said
 
 
-def _value(written: ParameterText, schema: ToolSchema, work: Work) -> tuple[Any, str]:
+def _value(written: ParameterText, check: ParameterCheck, work: Work) -> tuple[Any, str]:
     """Return a parameter's value, and why its text is no JSON where that is worth saying."""
-    if written.is_string is not False and schema.is_text(written.name):
+    if written.is_string is not False and check.is_text(written.name):
         return written.text, ""
     found, note = _json_values(written.text)
-    for value in _readings(written, found, schema, work):
-        if schema.fits(written.name, value, work):
+    for value in _readings(written, found, check, work):
+        if check.fits(written.name, value, work):
             return value, ""
-    near = (value for value in (*found, written.text) if schema.is_near(written.name, value, work))
+    near = (value for value in (*found, written.text) if check.is_near(written.name, value, work))
     return next(near, found[0] if found else written.text), note
 
 
@@ -143,15 +143,15 @@ def _json_values(text: str) -> tuple[list[Any], str]:
     return ([value] if json.dumps(value) == json.dumps(whole) else [value, whole]), ""
 
 
-def _readings(written: ParameterText, found: Sequence[Any], schema: ToolSchema, work: Work) -> Sequence[Any]:
+def _readings(written: ParameterText, found: Sequence[Any], check: ParameterCheck, work: Work) -> Sequence[Any]:
     """What a text may stand for, the likeliest first."""
     text = written.text
     if written.is_string is False:
         return [*found, text]
     others = [value for value in found if not isinstance(value, str)]
-    if not others or written.is_string or (_loses(text, others[0]) and schema.fits(written.name, text, work)):
+    if not others or written.is_string or (_loses(text, others[0]) and check.fits(written.name, text, work)):
         return [text, *others]
-    return [*others[:1], text, *others[1:]] if schema.fits(written.name, text, work) else others
+    return [*others[:1], text, *others[1:]] if check.fits(written.name, text, work) else others
 
 
 def _loses(text: str, value: Any) -> bool:

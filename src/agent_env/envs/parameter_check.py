@@ -24,7 +24,7 @@ from agent_env.envs.arguments import (
 )
 from agent_env.envs.json_schema import JsonSchema, Misfit, Place, TooMuchWorkError, Work
 
-__all__ = ["ToolSchema", "Work", "tool_schema"]
+__all__ = ["ParameterCheck", "Work", "check_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,19 +76,20 @@ _PLAIN_PARAMETER = _SAYS_NOTHING | {"type"}
 _PLAIN_OBJECT = _PLAIN_PARAMETER | {"properties", "required", "additionalProperties"}
 
 _KEPT = 512
+"""How many tools' checks are kept: those of the bundles that a process plays, and a bound where tools are made anew."""
 
 
 @lru_cache(maxsize=_KEPT)
-def _made(text: str) -> ToolSchema:
-    return ToolSchema(json.loads(text))
+def _made(text: str) -> ParameterCheck:
+    return ParameterCheck(json.loads(text))
 
 
-_of_object: dict[int, tuple[Mapping[str, Any], ToolSchema]] = {}
+_of_object: dict[int, tuple[Mapping[str, Any], ParameterCheck]] = {}
 """By the identity of the parameters, which are kept so that it stays theirs: writing them out is most of a look-up."""
 
 
-def tool_schema(parameters: Mapping[str, Any]) -> ToolSchema:
-    """The schema of a tool's parameters, made once for equal ones. They are a tool's, which nobody changes."""
+def check_of(parameters: Mapping[str, Any]) -> ParameterCheck:
+    """The check of a tool's parameters, made once for equal ones. They are a tool's, which nobody changes."""
     known = _of_object.get(id(parameters))
     if known is not None:
         return known[1]
@@ -125,8 +126,8 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} is in a tool's JSON Schema")
 
 
-class ToolSchema:
-    """What a tool's parameters may be."""
+class ParameterCheck:
+    """Checks arguments against what a tool's parameters may be."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.parameters = tuple(_mapping(schema.get("properties")))
@@ -200,7 +201,8 @@ class ToolSchema:
         try:
             yield from self._schema.misfits(arguments, work)
         except TooMuchWorkError:
-            return
+            # A call is not lost to a bound of ours: what was found so far is said, and the tool checks the rest.
+            logger.debug("arguments were not checked to the end: that takes too much work")
         except Exception as exc:  # noqa: BLE001 - a schema of anyone's: a reference to nowhere, a bound that is no number
             if not self._is_known_broken:
                 logger.warning("a tool's JSON Schema cannot be used, its arguments are not checked: %s", exc)
