@@ -760,7 +760,7 @@ class Interleaving:
         (run_id,) = re.findall(r"\brun ([0-9a-f]{16})", message)
         (run,) = [run for run in runs if run.run_id == run_id]
         assert f"'{run.task_id}'" in message
-        if "scoring took longer than" in message:
+        if "took longer than score_within_s" in message:
             self.theatre.seen["scored too slowly"] += 1
             assert run.reward is None
         elif UNWRITABLE in message:

@@ -277,8 +277,8 @@ class Core:
         self._leave(EpisodeState.ENDED, Outcome.FAILED)
 
     def abandon_and_leave(self) -> None:
-        """Say that the episode was abandoned, though its owner is still inside a bundle's code that will not stop."""
-        if self.result is None:
+        """Say that the episode was abandoned, where its owner is still inside a bundle's code that will not stop."""
+        if self.result is None and self.owner is not None and not self.owner.done():
             self._leave(EpisodeState.ABANDONED, Outcome.ABANDONED)
 
     def _leave(self, state: EpisodeState, outcome: Outcome) -> None:
