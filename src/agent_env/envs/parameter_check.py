@@ -1,4 +1,4 @@
-"""How arguments do not fit a tool's JSON Schema: a line for each parameter, in the words of `arguments.py`.
+"""How arguments do not fit a tool's JSON Schema, as the lines of `faults.py`.
 
 The schema is the tool's own, `$ref`s within it included; a reference to elsewhere is never fetched. A schema that is broken
 checks nothing, and neither does what takes too much work (`json_schema.py` says what): then the tool has to.
@@ -13,16 +13,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
-from agent_env.envs.arguments import (
-    MAX_LINES,
-    PER_PARAMETER,
-    clipped,
-    listed,
-    path_text,
-    shown,
-    unknown_parameters,
-)
-from agent_env.envs.json_schema import JsonSchema, Misfit, Place, TooMuchWorkError, Work
+from agent_env.envs.faults import MAX_FORMS, MAX_LINES, Fault, clipped, fault_lines, listed, shown, unknown_parameters
+from agent_env.envs.json_schema import JsonSchema, Misfit, TooMuchWorkError, Work
 
 __all__ = ["ParameterCheck", "Work", "check_of"]
 
@@ -30,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_MISFITS = 200
 """How many misfits are looked for: of more, the model is told no more."""
-_MAX_FORMS = 10
-"""How many ways of being right are said of one place."""
 _TYPES = {
     "integer": "an integer",
     "number": "a number",
@@ -160,24 +150,16 @@ class ParameterCheck:
         """
         if self._surely_fit(arguments):
             return []
-        by_parameter: dict[str, dict[Place, list[Misfit]]] = {}
+        faults: list[Fault] = []
         lines: list[str] = []
         found = list(islice(self._misfits(arguments, work), _MAX_MISFITS))
         for misfit in found:
             for cause in _causes(misfit):
-                place = cause.place
-                if place:
-                    by_parameter.setdefault(str(place[0]), {}).setdefault(place, []).append(cause)
+                if cause.place:
+                    faults.append(_fault(cause))
                 else:
                     lines += self._whole(cause)
-        are_all = len(found) < _MAX_MISFITS
-        for name, places in islice(by_parameter.items(), MAX_LINES):
-            parts = [_say(place, causes) for place, causes in islice(places.items(), PER_PARAMETER)]
-            if more := len(places) - len(parts):
-                parts.append(f"and {more} more" if are_all else "and more")
-            note = f" ({notes[name]})" if notes and name in notes else ""
-            lines.append("; ".join(parts) + note)
-        lines += [f"{name}: does not fit" for name in islice(by_parameter, MAX_LINES, None)]
+        lines += fault_lines(faults, notes=notes, are_all=len(found) < _MAX_MISFITS)
         return list(dict.fromkeys(lines))
 
     def _surely_fit(self, arguments: Mapping[str, Any]) -> bool:
@@ -256,16 +238,14 @@ def _is_of_type(inner: Misfit, outer: Misfit) -> bool:
     return len(inner.place) == len(outer.place) and inner.keyword in _OF_TYPE
 
 
-def _say(place: Place, misfits: Sequence[Misfit]) -> str:
-    missing = [name for misfit in misfits if misfit.keyword == "required" for name in misfit.said]
-    if missing and all(misfit.keyword == "required" for misfit in misfits):
-        return f"{path_text(place)}: missing {listed(list(dict.fromkeys(missing)))}"
-    first = next(misfit for misfit in misfits if misfit.keyword != "required")
-    if first.keyword == "additionalProperties":
-        known = listed(list(_mapping(first.schema.get("properties")))) or "it has none"
-        return f"{path_text((*place, first.said[0]))}: expected no such key, known: {known}"
-    expected = dict.fromkeys(_expected(misfit) for misfit in misfits if misfit.keyword != "required")
-    return f"{path_text(place)}: expected {' or '.join(islice(expected, _MAX_FORMS))}, got {shown(first.value)}"
+def _fault(misfit: Misfit) -> Fault:
+    if misfit.keyword == "required":
+        return Fault(place=misfit.place, missing=misfit.said)
+    expected = _expected(misfit)
+    if misfit.keyword == "additionalProperties":
+        known = listed(list(_mapping(misfit.schema.get("properties")))) or "it has none"
+        return Fault(place=misfit.place, expected=expected, value=misfit.value, key=misfit.said[0], known=known)
+    return Fault(place=misfit.place, expected=expected, value=misfit.value)
 
 
 def _expected(misfit: Misfit) -> str:
@@ -275,7 +255,7 @@ def _expected(misfit: Misfit) -> str:
             return "what fits just one of its forms"
         same = (inner for form in misfit.forms for inner in form if len(inner.place) == len(misfit.place))
         inner = dict.fromkeys(_expected(found) for found in islice(same, _MAX_MISFITS))
-        return " or ".join(islice(inner, _MAX_FORMS)) or "one of its forms"
+        return " or ".join(islice(inner, MAX_FORMS)) or "one of its forms"
     if keyword == "type":
         names = cast("list[str]", said) if isinstance(said, list) else [str(said)]
         nullable = ["null"] if misfit.schema.get("nullable") is True else []

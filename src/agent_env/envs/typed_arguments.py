@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_env.envs.arguments import clipped, first_lines
 from agent_env.envs.contract import ToolSpec
+from agent_env.envs.faults import clipped, first_lines
 from agent_env.envs.parameter_check import ParameterCheck, Work, check_of
 from agent_env.envs.strict_json import JsonTextError, NestedTooDeeplyError, check_text, read_json, read_object
 from agent_env.errors import ToolError
