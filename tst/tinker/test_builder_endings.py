@@ -116,6 +116,9 @@ async def test_a_cut_is_scored_where_it_got_to(
     (run,) = rig.filed()
     assert (run.state, run.cut, run.reward) == (RunState.COMPLETED, cut, score + penalty)
     assert rig.slots(256).taken == 0
+    if script[-1:] in (["length"], ["malformed"]):
+        said = [event.data["message"] for event in rig.index.events(run.run_id) if event.kind == "message"]
+        assert '{"name": "add", "arguments": {"number": 3}}' in said[-1]["content"]
 
 
 async def test_finishing_on_the_last_allowed_message_is_no_cut(rig: Any) -> None:

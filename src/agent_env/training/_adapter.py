@@ -106,6 +106,8 @@ class ScoredWhenCut(EnvFromMessageEnv):
             ended = self._framing.ended(action)
             self.episode.read_from(ended)
             result = await super().step(ended, extra=extra)
+            if result.episode_done and not self.episode.has_ended and len(self.episode.messages) < sampling.messages:
+                self.episode.record_unfinished(str(self._framing.renderer.tokenizer.decode(action)))
         except Exception as exc:  # noqa: BLE001 - a renderer of anyone's; the slot is given back, the error goes on
             await self.episode.rollout.fail(exc)
         if result.episode_done and not self.episode.has_ended:

@@ -152,11 +152,17 @@ class EpisodeEnv(MessageEnv):
         """
         turn = self._open_turn()
         self._written += 1
-        turn.record(to_record(message))
         if self.limit_reached is not None:
             return None
+        turn.record(to_record(message))
         self.messages.append(message)
         return self.messages
+
+    def record_unfinished(self, text: str) -> None:
+        """Keep in the run what was sampled of a message that has no end, before the rollout is cut for it."""
+        turn = self._open_turn()
+        if turn.is_open:
+            turn.record({"role": "assistant", "content": text})
 
     async def add_messages(self, messages: list[Message]) -> list[Message]:
         """Put messages of a hook into the conversation, before the agent's next one."""
