@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-import anyio
 from anyio import to_thread
 
 from agent_env._cleanup import wait_until_done
@@ -57,10 +56,9 @@ async def directory_copy(path: Path) -> AsyncGenerator[Path]:
             raise UniverseError(f"{exc.filename or path}: the universe cannot be copied: {exc.strerror}") from exc
         yield copy
     finally:
-        with anyio.move_on_after(_REMOVE_S, shield=True) as scope:
-            await to_thread.run_sync(_remove, holder, abandon_on_cancel=True)
-        if scope.cancelled_caught:
-            logger.error("%s: the copy of a universe is still there after %s s", holder, _REMOVE_S)
+        # A task of its own: a second cancellation, which goes through shields, would come before the thread has begun.
+        removing = asyncio.create_task(to_thread.run_sync(_remove, holder), name=f"remove {holder}")
+        await wait_until_done(removing, grace_s=_REMOVE_S, what=f"removing {holder}, the copy of a universe,")
 
 
 async def _copied(source: Path, target: Path) -> None:
