@@ -233,6 +233,7 @@ async def test_a_hooks_messages_reach_the_model(rig: Any, renderer_name: str) ->
     (filed,) = rig.filed()
     said = [event.data["message"] for event in rig.index.events(filed.run_id) if event.kind == "message"]
     assert [message["content"] for message in said if message["role"] == "user"] == ["Mind turn 0.", "Mind turn 2."]
+    assert filed.messages == 3, "those that the agent wrote"
 
 
 class Clears(RolloutHooks):

@@ -37,6 +37,18 @@ def test_a_call_that_was_asked_for_and_never_made_is_shown() -> None:
     assert [section.title for section in items[0].sections] == ["call not made: b"]
 
 
+def test_a_call_that_could_not_be_read_is_shown_where_nothing_answers_it() -> None:
+    """What the model wrote and what was wrong with it; an answered one stands with its answer."""
+    message = {"role": "assistant", "content": "", "unreadable_calls": [{"raw": "{", "error": "it does not end"}]}
+    told = ("message", {"message": {"role": "user", "content": "Again, please."}})
+    items = conversation(_events(("message", {"message": message}), told), is_whole=True)
+    (section,) = items[0].sections
+    assert (section.title, section.text) == ("call that could not be read: it does not end", "{")
+    refused = ("call", {"call_id": "1", "tool": "a", "arguments": None, "raw": "{"})
+    items = conversation(_events(("message", {"message": message}), refused), is_whole=True)
+    assert items[0].sections == ()
+
+
 def test_a_call_that_may_still_come_is_not_called_not_made() -> None:
     """On a page that others follow, or in a run under way, nothing is said of calls not seen yet."""
     assert conversation(_events(("message", ASKING), CALL), is_whole=False)[0].sections == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from agent_env.outcome import EpisodeResult
 from agent_env.runs._codec import column_text, encode
@@ -29,7 +29,7 @@ class Counts(NamedTuple):
         events, messages, calls, call_errors, turns = self
         match event.kind:
             case "message":
-                messages += 1
+                messages += _is_assistants(event.data.get("message"))
             case "call":
                 calls += 1
             case "answer":
@@ -39,6 +39,14 @@ class Counts(NamedTuple):
             case _:
                 pass
         return Counts(events + 1, messages, calls, call_errors, turns)
+
+
+def _is_assistants(message: object) -> bool:
+    """Whether the agent wrote it: hooks and trainers may put in others."""
+    return (
+        not isinstance(message, Mapping)
+        or cast("Mapping[str, object]", message).get("role", "assistant") == "assistant"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,8 @@ def conversation(events: Sequence[RunEvent], *, is_whole: bool) -> list[Item]:
     reading = _Reading()
     for index, event in enumerate(events):
         if event.kind == "message":
-            reading.items.append(_message(event, _calls_not_made(events, index, is_whole=is_whole)))
+            not_made = _calls_not_made(events, index, is_whole=is_whole)
+            reading.items.append(_message(event, not_made, _unreadable_calls(events, index)))
             reading.last_text = reading.items[-1].text
         elif event.kind in _CHANGES:
             _CHANGES[event.kind](reading, event)
@@ -137,12 +138,15 @@ def _start_turn(reading: _Reading, event: RunEvent) -> None:
     )
 
 
-def _message(event: RunEvent, not_made: Sequence[Mapping[str, Any]]) -> Item:
+def _message(event: RunEvent, not_made: Sequence[Mapping[str, Any]], unreadable: Sequence[Mapping[str, Any]]) -> Item:
     message = _mapping(event.data.get("message"))
     text, sections = _content(message.get("content"))
     for call in not_made:
         title = f"call not made: {_text(call.get('name'))}"
         sections.append(Section(title=title, text=_text(call.get("arguments")), is_folded=False))
+    for call in unreadable:
+        title = f"call that could not be read: {_text(call.get('error'))}"
+        sections.append(Section(title=title, text=_text(call.get("raw")), is_folded=False))
     role = _text(message.get("role")) or "message"
     names = [_text(_mapping(call).get("name")) for call in _list(message.get("tool_calls"))]
     note = f"calls {', '.join(names)}" if names else _text(message.get("name"))
@@ -158,6 +162,15 @@ def _calls_not_made(events: Sequence[RunEvent], index: int, *, is_whole: bool) -
             return asked[made:]
         made += event.kind == "call"
     return asked[made:] if is_whole else []
+
+
+def _unreadable_calls(events: Sequence[RunEvent], index: int) -> list[Mapping[str, Any]]:
+    """The calls that could not be read, where none of the message's was answered: else each is shown with its answer."""
+    after = events[index + 1] if index + 1 < len(events) else None
+    if after is not None and after.kind == "call":
+        return []
+    message = _mapping(events[index].data.get("message"))
+    return [_mapping(call) for call in _list(message.get("unreadable_calls"))]
 
 
 def _call(reading: _Reading, event: RunEvent) -> None:
