@@ -5,9 +5,12 @@ Not while a job is under way on a server of the user's: a break in the connectio
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import threading
+import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +21,10 @@ __all__ = ["check_server", "ending_with", "explained"]
 
 CHECK_ENGINE_EVERY_S = 0.5
 CONNECT_S = 10.0
+HELD_UP_S = 5.0
+"""How long the event loop may take to hear that the engine has ended."""
+INTERRUPT_EVERY_S = 0.1
+"""Two signals in one moment are one."""
 
 
 async def check_server(base_url: str) -> None:
@@ -46,37 +53,72 @@ async def check_server(base_url: str) -> None:
 async def ending_with(engine: EngineHandle) -> AsyncGenerator[None]:
     """Leave the block with an error soon after the engine's process has ended: the SDK would ask it on and on.
 
+    For the main thread: where the SDK holds the event loop up, as it does while it begins a session, it is interrupted.
+
     Raises:
         EngineError: When the engine ended, instead of what the block raised.
     """
     inside = asyncio.current_task()
     assert inside is not None
     before = inside.cancelling()
-    ended = False
-
-    async def watch() -> None:
-        nonlocal ended
-        while engine.exit_code() is None:  # noqa: ASYNC110 - a process, which only polling works for on every system
-            await asyncio.sleep(CHECK_ENGINE_EVERY_S)
-        # Ctrl-C in a terminal reaches the engine too: then the block is being left already.
-        if inside.cancelling() == before:
-            ended = True
-            inside.cancel()
-
-    watcher = asyncio.create_task(watch(), name="whether the engine is there")
+    watch = _Watch(engine, asyncio.get_running_loop(), inside)
+    watch.start()
     try:
         yield
     except asyncio.CancelledError as exc:
-        if ended and inside.uncancel() <= before:
+        if watch.has_ended and inside.uncancel() <= before:
             raise _ended(engine) from exc
         raise
+    except KeyboardInterrupt as exc:
+        if not watch.has_interrupted:
+            raise
+        with suppress(asyncio.CancelledError):  # what the first interrupt has asked for, and nobody is to be told of
+            await asyncio.sleep(0)
+        while inside.cancelling() > before:
+            inside.uncancel()
+        raise _ended(engine) from exc
     except Exception as exc:  # whatever the SDK made of a server that went
         if engine.exit_code() is not None:
             raise _ended(engine) from exc
         raise
     finally:
-        watcher.cancel()
-        await asyncio.wait([watcher])
+        watch.is_over.set()
+
+
+class _Watch(threading.Thread):
+    """Waits for the end of an engine. A thread, because the event loop may be held up by whoever waits for the engine."""
+
+    def __init__(self, engine: EngineHandle, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        super().__init__(name="whether the engine is there", daemon=True)
+        self.is_over = threading.Event()
+        self.has_ended = False
+        """The task was cancelled because the engine had ended."""
+        self.has_interrupted = False
+        """The main thread was interrupted because it did not hear of that."""
+        self._engine = engine
+        self._loop = loop
+        self._task = task
+        self._before = task.cancelling()
+        self._told = threading.Event()
+
+    def run(self) -> None:
+        while self._engine.exit_code() is None:
+            if self.is_over.wait(CHECK_ENGINE_EVERY_S):
+                return
+        with suppress(RuntimeError):  # the loop is closed: the block was left in this moment
+            self._loop.call_soon_threadsafe(self._cancel)
+            if not self._told.wait(HELD_UP_S) and not self.is_over.is_set():
+                self.has_interrupted = True
+                for _ in range(2):  # asyncio's runner takes the first for a wish to be cancelled
+                    _thread.interrupt_main()
+                    time.sleep(INTERRUPT_EVERY_S)
+
+    def _cancel(self) -> None:
+        self._told.set()
+        # Ctrl-C in a terminal reaches the engine too: then the block is being left already.
+        if not self.has_interrupted and self._task.cancelling() == self._before:
+            self.has_ended = True
+            self._task.cancel()
 
 
 def _ended(engine: EngineHandle) -> EngineError:
