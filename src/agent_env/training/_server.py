@@ -5,8 +5,8 @@ Not while a job is under way on a server of the user's: a break in the connectio
 
 from __future__ import annotations
 
-import _thread
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -65,18 +65,17 @@ async def ending_with(engine: EngineHandle) -> AsyncGenerator[None]:
     watch.start()
     try:
         yield
-    except asyncio.CancelledError as exc:
-        if watch.has_ended and inside.uncancel() <= before:
+    except (asyncio.CancelledError, KeyboardInterrupt) as exc:
+        # An interrupt that was raised in the block may leave it as the cancellation that asyncio's runner made of the first.
+        if watch.has_interrupted:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            while inside.cancelling() > before:
+                inside.uncancel()
+            raise _ended(engine) from exc
+        if isinstance(exc, asyncio.CancelledError) and watch.has_ended and inside.uncancel() <= before:
             raise _ended(engine) from exc
         raise
-    except KeyboardInterrupt as exc:
-        if not watch.has_interrupted:
-            raise
-        with suppress(asyncio.CancelledError):  # what the first interrupt has asked for, and nobody is to be told of
-            await asyncio.sleep(0)
-        while inside.cancelling() > before:
-            inside.uncancel()
-        raise _ended(engine) from exc
     except Exception as exc:  # whatever the SDK made of a server that went
         if engine.exit_code() is not None:
             raise _ended(engine) from exc
@@ -110,7 +109,8 @@ class _Watch(threading.Thread):
             if not self._told.wait(HELD_UP_S) and not self.is_over.is_set():
                 self.has_interrupted = True
                 for _ in range(2):  # asyncio's runner takes the first for a wish to be cancelled
-                    _thread.interrupt_main()
+                    # A real signal: `_thread.interrupt_main` does not wake a thread that waits for a lock.
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                     time.sleep(INTERRUPT_EVERY_S)
 
     def _cancel(self) -> None:
