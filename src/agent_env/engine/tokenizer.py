@@ -15,7 +15,15 @@ from agent_env._optional import TRAINER, require
 from agent_env.engine.shape import Pretokenizer
 from agent_env.errors import EngineError
 
-__all__ = ["END_OF_TEXT", "END_OF_TURN", "SPECIAL_TOKENS", "learn_tokenizer", "token_bytes"]
+__all__ = [
+    "END_OF_TEXT",
+    "END_OF_TURN",
+    "MARKUP_TOKENS",
+    "QWEN_PATTERN",
+    "SPECIAL_TOKENS",
+    "learn_tokenizer",
+    "token_bytes",
+]
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",

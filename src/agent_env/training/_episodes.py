@@ -85,6 +85,10 @@ class Rollout:
         """Whether it was scored, failed or was abandoned."""
         return self._is_over
 
+    @property
+    def _run_id(self) -> str:
+        return "" if self._episode is None else self._episode.run_id
+
     async def start(self) -> Turn:
         """Wait for a slot, open the episode, and return its first turn.
 
@@ -144,8 +148,7 @@ class Rollout:
             raise self._refused(turn, what)
 
     def _refused(self, turn: Turn, why: str) -> EpisodeFailedError:
-        run_id = "" if self._episode is None else self._episode.run_id
-        return EpisodeFailedError(f"task '{self.task.id}' at step '{turn.step}': {why}; run {run_id}")
+        return EpisodeFailedError(f"task '{self.task.id}' at step '{turn.step}': {why}; run {self._run_id}")
 
     async def end_turn(self, turn: Turn, reply: Message | None) -> Turn | None:
         """End a turn with the agent's reply, if it said one more, and return the next turn; after the last, all is scored.
@@ -203,9 +206,8 @@ class Rollout:
             if not clock.expired():
                 raise
             await self.abandon()
-            run_id = "" if self._episode is None else self._episode.run_id
             what = f"what comes after the agent's turn took longer than score_within_s={within_s:g} s"
-            raise EpisodeFailedError(f"task '{self.task.id}': {what}; run {run_id}") from exc
+            raise EpisodeFailedError(f"task '{self.task.id}': {what}; run {self._run_id}") from exc
 
     async def fail(self, error: Exception) -> NoReturn:
         """Give everything back after something raised, and raise what a trainer is to know of it.

@@ -98,14 +98,14 @@ def framing_for(bundle: Bundle, renderer_name: str, model_name: str, history: Hi
     """
     try:
         get_tokenizer(model_name)
-    except Exception as exc:
+    except Exception as exc:  # transformers' and the hub's own, of many kinds
         why = " ".join(str(exc).split())[:_ERROR_CHARS]
         raise TrainingError(f"model_name_for_tokenizer={model_name!r}: its tokenizer cannot be loaded: {why}") from exc
     try:
         framing = framing_of(renderer_name, model_name, history)
     except RendererError as exc:
         raise TrainingError(f"renderer_name={renderer_name!r}: {exc}") from exc
-    except Exception as exc:
+    except Exception as exc:  # a renderer of anyone's, on a tokenizer that it may not be made for
         raise TrainingError(
             f"renderer_name={renderer_name!r}: it cannot be used with the tokenizer of {model_name!r}:"
             f" {type(exc).__name__}: {exc}"

@@ -63,21 +63,11 @@ class RolloutSettings:
         return None if termination is None else termination.grader_timeout_seconds
 
 
-@dataclass(slots=True)
-class _Calls:
-    """What became of a message's calls."""
-
-    answers: list[tuple[WrittenCall, ToolAnswer]]
-    is_capped: bool = False
-    """Whether the limit of tool calls left some undone."""
-
-    @property
-    def end_turn(self) -> bool:
-        return any(answer.ends_turn for _, answer in self.answers)
-
-
 class EpisodeEnv(MessageEnv):
-    """An episode as the cookbook plays it, message by message. Single use."""
+    """An episode as the cookbook plays it, message by message. Single use.
+
+    What raises here is raised to the adapter, which gives everything back (`Rollout.fail`).
+    """
 
     LOGGED_CHARS = 2_000
     """What a step's logs keep of a message, a call or an answer."""
@@ -188,13 +178,10 @@ class EpisodeEnv(MessageEnv):
         if owner is not None:
             owner.add_done_callback(self._on_owner_done)
         turn = self._turn = await self.rollout.start()
-        try:
-            self._system_prompt = turn.system_prompt
-            self._tools = {tool.name: tool for tool in turn.tools}
-            prefix = self._framing.prefix(shown_tools(turn.tools), turn.system_prompt)
-            self.messages = [*prefix, Message(role="user", content=turn.prompt)]
-        except Exception as exc:  # noqa: BLE001 - a renderer of anyone's; the slot is given back, the error goes on
-            await self.rollout.fail(exc)
+        self._system_prompt = turn.system_prompt
+        self._tools = {tool.name: tool for tool in turn.tools}
+        prefix = self._framing.prefix(shown_tools(turn.tools), turn.system_prompt)
+        self.messages = [*prefix, Message(role="user", content=turn.prompt)]
         return self.messages
 
     async def step(self, message: Message) -> MessageStepResult:
@@ -213,14 +200,11 @@ class EpisodeEnv(MessageEnv):
         metrics = {"parse_error": 1.0} if unreadable else {}
         if unreadable:
             logs["parse_errors"] = self._clipped("\n".join(call.error for call in unreadable))
-        try:
-            if self._parse_errors is not None and unreadable and not message.get("tool_calls"):
-                turn.record(to_record(message))
-                return await self._after_parse_failure(calls, self._parse_errors, metrics, logs)
-            self._parse_failures = 0
-            next_turn, stop = await self._play(turn, message, calls, logs)
-        except Exception as exc:  # noqa: BLE001 - whatever an episode raises is given on, once all was given back
-            await self.rollout.fail(exc)
+        if self._parse_errors is not None and unreadable and not message.get("tool_calls"):
+            turn.record(to_record(message))
+            return await self._after_parse_failure(calls, self._parse_errors, metrics, logs)
+        self._parse_failures = 0
+        next_turn, stop = await self._play(turn, message, calls, logs)
         if stop is StopReason.MAX_TOOL_CALLS:
             return self._done(await self.cut(CutReason.RUNNER_LIMIT), stop, metrics, logs)
         if stop is not None and next_turn is None:
@@ -240,8 +224,8 @@ class EpisodeEnv(MessageEnv):
         if not calls:
             return await self.rollout.end_turn(turn, to_record(message)), StopReason.COMPLETED
         turn.record(to_record(message))
-        done = await self._run(turn, calls)
-        for at, (call, answer) in enumerate(done.answers):
+        answers = await self._run(turn, calls)
+        for at, (call, answer) in enumerate(zip(calls, answers, strict=False)):
             self.messages.append(
                 answer_message(
                     answer.text,
@@ -253,27 +237,25 @@ class EpisodeEnv(MessageEnv):
             )
             logs[f"tool_call_{at}"] = self._clipped(f"{call.name}({call.raw})")
             logs[f"tool_result_{at}"] = self._clipped(answer.text)
-        if done.end_turn:
+        if any(answer.ends_turn for answer in answers):
             return await self.rollout.end_turn(turn, None), StopReason.TOOL_STOPPED
-        if done.is_capped:
-            logs["tool_calls_dropped"] = f"{len(calls) - len(done.answers)}: at most {self._max_tool_calls} may be made"
+        if left_undone := len(calls) - len(answers):
+            logs["tool_calls_dropped"] = f"{left_undone}: at most {self._max_tool_calls} may be made"
             return None, StopReason.MAX_TOOL_CALLS
         return None, None
 
-    async def _run(self, turn: Turn, calls: Sequence[WrittenCall]) -> _Calls:
-        """Answer a message's calls, one after the other."""
-        done = _Calls([])
+    async def _run(self, turn: Turn, calls: Sequence[WrittenCall]) -> list[ToolAnswer]:
+        """Answer a message's calls, one after the other, up to the limit of tool calls."""
+        answers: list[ToolAnswer] = []
         for call in calls:
             if call.is_made and self._max_tool_calls is not None and self._tool_calls >= self._max_tool_calls:
-                done.is_capped = True
                 break
             self._tool_calls += call.is_made
             if call.arguments is None:
-                answer = turn.refuse(call.name, call.error, raw=call.raw, call_id=call.call_id)
+                answers.append(turn.refuse(call.name, call.error, raw=call.raw, call_id=call.call_id))
             else:
-                answer = await turn.call(call.name, call.arguments, raw=call.raw, call_id=call.call_id)
-            done.answers.append((call, answer))
-        return done
+                answers.append(await turn.call(call.name, call.arguments, raw=call.raw, call_id=call.call_id))
+        return answers
 
     async def _after_parse_failure(
         self,
