@@ -6,6 +6,10 @@
     ├── BundleError            a bundle has problems, all of them listed
     ├── UniverseError          a private copy of a task's state cannot be made
     ├── EnvBrokenError         an environment is broken: fails the episode
+    │   ├── McpServerError       an MCP server died, hung or answered badly
+    │   └── SandboxLostError     a sandbox is gone, or no longer does what it is told
+    ├── SandboxUnavailableError  this machine cannot make such a sandbox; the message says the fix
+    ├── ModelServerError       a model's endpoint cannot be reached, or answers badly
     ├── ToolError              a tool refuses: an answer to the model, never a failure
     ├── EpisodeError           an episode cannot go on
     │   ├── EpisodeStateError    a call that does not fit the episode's state
@@ -32,10 +36,14 @@ __all__ = [
     "EpisodeError",
     "EpisodeFailedError",
     "EpisodeStateError",
+    "McpServerError",
     "MissingExtraError",
+    "ModelServerError",
     "Problem",
     "RewardError",
     "RunIndexError",
+    "SandboxLostError",
+    "SandboxUnavailableError",
     "ToolError",
     "TrainingError",
     "UniverseError",
@@ -89,6 +97,27 @@ class UniverseError(AgentEnvError):
 
 class EnvBrokenError(AgentEnvError):
     """An environment is broken (a dead server, a lost sandbox). Raised in a tool, it fails the episode."""
+
+    def __init__(self, message: str, *, details: str = "") -> None:
+        self.details = details
+        """More than a line, for the run: what a server wrote to its stderr last, say."""
+        super().__init__(message)
+
+
+class McpServerError(EnvBrokenError):
+    """An MCP server died, hung, flooded or answered badly. `details` has the end of its stderr."""
+
+
+class SandboxLostError(EnvBrokenError):
+    """A sandbox is gone, or no longer does what it is told."""
+
+
+class SandboxUnavailableError(AgentEnvError):
+    """This machine cannot make such a sandbox: a program is missing, or the kernel forbids it. The message says the fix."""
+
+
+class ModelServerError(AgentEnvError):
+    """A model's endpoint cannot be reached, refuses, or answers badly."""
 
 
 class ToolError(AgentEnvError):

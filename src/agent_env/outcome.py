@@ -64,6 +64,10 @@ class FailureKind(StrEnum):
     """An env could not be started."""
     ENV_BROKEN = "env_broken"
     """An env broke while a tool ran."""
+    MCP_DIED = "mcp_died"
+    """An MCP server died, hung, flooded or answered badly."""
+    SANDBOX_LOST = "sandbox_lost"
+    """A sandbox went away, or no longer did what it was told."""
     UNIVERSE = "universe"
     """The private copy of the state could not be made."""
     PROMPT = "prompt"
@@ -80,6 +84,8 @@ class FailureKind(StrEnum):
     """A verifier returned no finite number."""
     AGENT = "agent"
     """An agent that is not the played one broke."""
+    MODEL_SERVER = "model_server"
+    """The endpoint of a model that plays another agent, or judges, could not be reached or answered badly."""
 
     @property
     def rule(self) -> FailureRule:
@@ -90,6 +96,8 @@ class FailureKind(StrEnum):
 _RULES: Mapping[FailureKind, FailureRule] = {
     FailureKind.ENV_START: FailureRule(may_retry=True, whose=Party.BUNDLE),
     FailureKind.ENV_BROKEN: FailureRule(may_retry=True, whose=Party.MACHINE),
+    FailureKind.MCP_DIED: FailureRule(may_retry=True, whose=Party.BUNDLE),
+    FailureKind.SANDBOX_LOST: FailureRule(may_retry=True, whose=Party.MACHINE),
     FailureKind.UNIVERSE: FailureRule(may_retry=True, whose=Party.MACHINE),
     FailureKind.PROMPT: FailureRule(may_retry=False, whose=Party.BUNDLE),
     FailureKind.RUN_STEP: FailureRule(may_retry=True, whose=Party.BUNDLE),
@@ -97,7 +105,8 @@ _RULES: Mapping[FailureKind, FailureRule] = {
     FailureKind.VERIFIER_RAISED: FailureRule(may_retry=False, whose=Party.BUNDLE),
     FailureKind.VERIFIER_TIMEOUT: FailureRule(may_retry=True, whose=Party.MACHINE),
     FailureKind.SCORE_INVALID: FailureRule(may_retry=False, whose=Party.BUNDLE),
-    FailureKind.AGENT: FailureRule(may_retry=True, whose=Party.MODEL_SERVER),
+    FailureKind.AGENT: FailureRule(may_retry=False, whose=Party.BUNDLE),
+    FailureKind.MODEL_SERVER: FailureRule(may_retry=True, whose=Party.MODEL_SERVER),
 }
 
 

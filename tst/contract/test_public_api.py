@@ -15,9 +15,10 @@ import agent_env
 LISTED = """
 AgentEnvError Bundle BundleError CallRecord CutReason EngineError Env EnvBrokenError Episode EpisodeError
 EpisodeFailedError EpisodeResult EpisodeSink EpisodeState EpisodeStateError EpisodeView Event EventKind Failure
-FailureKind Limits Message MissingExtraError Outcome PlayerTurn Problem RewardError RewardRule RunHeader RunIndex
-RunIndexError Score Task ToolAnswer ToolCall ToolError ToolSpec TrainingError Turn UniverseError UsageError __version__
-load_bundle open_episode play resolve_reward reward_of tool validate_bundle
+FailureKind Limits McpServerError Message MissingExtraError ModelServerError Outcome PlayerTurn Problem RewardError
+RewardRule RunHeader RunIndex RunIndexError SandboxLostError SandboxUnavailableError Score Task ToolAnswer ToolCall
+ToolError ToolSpec TrainingError Turn UniverseError UsageError __version__ load_bundle open_episode play
+resolve_reward reward_of tool validate_bundle
 """
 NAMES = LISTED.split()
 
@@ -59,8 +60,8 @@ MEMBERS = {
     "Outcome": "completed failed abandoned",
     "EpisodeState": "ready running turn ended abandoned",
     "CutReason": "token_limit context_overflow parse_failure prompt_over_budget message_limit runner_limit timeout",
-    "FailureKind": "env_start env_broken universe prompt run_step step_timeout verifier_raised verifier_timeout "
-    "score_invalid agent",
+    "FailureKind": "env_start env_broken mcp_died sandbox_lost universe prompt run_step step_timeout verifier_raised "
+    "verifier_timeout score_invalid agent model_server",
     "EventKind": "step_started step_ended turn_started message call answer turn_ended cut score failure",
 }
 

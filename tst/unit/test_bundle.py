@@ -46,7 +46,7 @@ def test_a_list_of_prompts_is_a_turn_each(small_bundle: dict[str, str], write_bu
     )
     steps = load_bundle(write_bundle({**small_bundle, "tasks/a.yaml": task})).task("a").steps
     assert [step.id for step in steps[2:]] == ["prompt", "prompt-2", "sold", "sold-2"]
-    assert [step.text.text for step in steps if isinstance(step, Prompt)] == ["One.", "Two."]
+    assert [step.source.text for step in steps if isinstance(step, Prompt)] == ["One.", "Two."]
 
 
 def test_a_long_task_keeps_its_order_and_settings(small_bundle: dict[str, str], write_bundle: WriteBundle) -> None:
@@ -125,7 +125,7 @@ def test_task_defaults_are_for_what_a_short_task_does_not_say(
     assert all(step.fail_task_on_error for step in second.steps)
     prompt = first.steps[2]
     assert isinstance(prompt, Prompt)
-    assert prompt.text.render(params=first.params, task_id=first.id, tags=first.tags) == "Day 1."
+    assert prompt.source.render(params=first.params, task_id=first.id, tags=first.tags) == "Day 1."
     assert (second.path.as_posix(), second.line) == ("tasks/b.jsonl", 3)
 
 
@@ -235,7 +235,7 @@ def test_templates_see_the_tasks_own_words(small_bundle: dict[str, str], write_b
     found = load_bundle(root).task("a")
     prompt = found.steps[2]
     assert isinstance(prompt, Prompt)
-    text = prompt.text.render(params=found.params, task_id=found.id, tags=found.tags)
+    text = prompt.source.render(params=found.params, task_id=found.id, tags=found.tags)
     assert text == "You keep the store.\na x,y\n- 1\n- two\nEnd."
 
 
@@ -253,7 +253,7 @@ def test_a_text_that_cannot_be_written_names_the_task(small_bundle: dict[str, st
     step = load_bundle(write_bundle({**small_bundle, "tasks/a.yaml": task})).task("a").steps[2]
     assert isinstance(step, Prompt)
     with pytest.raises(BundleError) as caught:
-        step.text.render(params={"tow": 2}, task_id="a", tags=())
+        step.source.render(params={"tow": 2}, task_id="a", tags=())
     what = "task 'a': the template uses the key 'two', which is not there"
     assert str(caught.value) == f"tasks/a.yaml:2: {what}, did you mean 'tow'?"
     assert pickle.loads(pickle.dumps(caught.value)).problems == caught.value.problems

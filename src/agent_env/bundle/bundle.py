@@ -4,64 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.code import PythonRef
+from agent_env.bundle.specs import AgentSpec, EnvSpec
 from agent_env.bundle.task import Task
-from agent_env.bundle.text import TextSource
 from agent_env.errors import UsageError
 
-__all__ = ["AgentKind", "AgentSpec", "Bundle", "EnvSpec", "RewardSpec", "UniverseKind", "UniverseSpec"]
-
-
-class UniverseKind(StrEnum):
-    """What an env's state is made from."""
-
-    JSON = "json"
-    """A file with one JSON value."""
-    SQLITE = "sqlite"
-    """A SQLite database file."""
-    DIRECTORY = "directory"
-    """A directory with everything in it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UniverseSpec:
-    """The state that every episode of an env starts from."""
-
-    path: Path
-    """The file or directory, absolute."""
-    kind: UniverseKind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvSpec:
-    """One env of a bundle."""
-
-    name: str
-    python: PythonRef
-    """The class, a subclass of `agent_env.Env`."""
-    universe: UniverseSpec | None = None
-
-
-class AgentKind(StrEnum):
-    """Who answers an agent's prompts."""
-
-    PLAYED = "played"
-    """The trainer, or whoever plays the episode."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSpec:
-    """One agent of a bundle."""
-
-    name: str
-    kind: AgentKind
-    system_prompt: TextSource | None
-    envs: tuple[str, ...]
-    """Whose tools it has, in this order."""
+__all__ = ["Bundle", "RewardSpec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

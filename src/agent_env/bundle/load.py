@@ -8,12 +8,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from agent_env.bundle._suggest import names_or_closest
-from agent_env.bundle.bundle import AgentKind, AgentSpec, Bundle, EnvSpec, RewardSpec
+from agent_env.bundle.bundle import Bundle, RewardSpec
 from agent_env.bundle.document import Document, read_json_lines, read_yaml
 from agent_env.bundle.files import BundleFiles, MisfitError
 from agent_env.bundle.references import References
 from agent_env.bundle.schema import BundleFile, EvalFile, GoldTurnFile, LongTaskFile, ShortTaskFile
 from agent_env.bundle.shape_problems import shape
+from agent_env.bundle.specs import AgentKind, AgentSpec, EnvSpec
 from agent_env.bundle.steps import BuiltStep, Steps
 from agent_env.bundle.task import GoldCall, GoldTurn, Prompt, Task
 from agent_env.errors import BundleError, Problem, UsageError

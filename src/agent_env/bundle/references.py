@@ -6,11 +6,11 @@ import re
 from pathlib import PurePosixPath
 
 from agent_env.bundle._suggest import names_or_closest
-from agent_env.bundle.bundle import UniverseKind, UniverseSpec
 from agent_env.bundle.code import PythonRef, parse_python
 from agent_env.bundle.document import Document, Loc, read_text
 from agent_env.bundle.files import BundleFiles, MisfitError
 from agent_env.bundle.schema import TextFile
+from agent_env.bundle.specs import UniverseKind, UniverseSpec
 from agent_env.bundle.text import TextSource
 from agent_env.errors import Problem
 

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import TypeVar, cast
 
 from agent_env.bundle._suggest import names_or_closest
-from agent_env.bundle.bundle import AgentSpec
 from agent_env.bundle.document import Document, Loc
 from agent_env.bundle.references import References
 from agent_env.bundle.schema import (
@@ -24,6 +23,7 @@ from agent_env.bundle.schema import (
     TaskDefaultsFile,
     VerifyFile,
 )
+from agent_env.bundle.specs import AgentSpec
 from agent_env.bundle.task import AddSkills, DeployAgent, DeployEnv, Prompt, RunPython, Step, Verify
 from agent_env.errors import Problem
 
@@ -86,7 +86,7 @@ class Steps:
         for text, where in _each(prompts, loc):
             source = self._references.text(text, place, where)
             if source is not None:
-                step = Prompt(id="prompt", agent=self._played, text=source, fail_task_on_error=fail)
+                step = Prompt(id="prompt", agent=self._played, source=source, fail_task_on_error=fail)
                 built.append(BuiltStep(step, place, where))
         verify, place, loc = task.verify, document, ("verify",)
         if verify is None:
@@ -155,7 +155,7 @@ class Steps:
             timeout_s=written.timeout_s,
             fail_task_on_error=fail,
             agent=agent or self._played,
-            text=source,
+            source=source,
         )
 
     def _add_skills(self, written: AddSkillsStep, document: Document, loc: Loc, *, fail: bool) -> AddSkills | None:
@@ -179,7 +179,7 @@ class Steps:
             return None
         on_error = fail if written.fail_task_on_error is None else written.fail_task_on_error
         stem = PurePosixPath(target.path.as_posix()).stem
-        return Verify(id=stem, timeout_s=written.timeout_s, fail_task_on_error=on_error, target=target)
+        return Verify(id=stem, timeout_s=written.timeout_s, fail_task_on_error=on_error, verifier=target)
 
     def _known(
         self, what: str, name: str, names: Sequence[str] | Mapping[str, object], document: Document, loc: Loc

@@ -6,9 +6,10 @@ import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent_env.bundle.code import PythonRef
+from agent_env.bundle.specs import ModelSpec, UniverseSpec
 from agent_env.bundle.text import TextSource
 
 if TYPE_CHECKING:
@@ -16,14 +17,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddSkills",
+    "CallPattern",
+    "CheckVerifier",
+    "Command",
+    "CommandVerifier",
+    "Conversation",
     "DeployAgent",
     "DeployEnv",
     "GoldCall",
     "GoldTurn",
+    "JudgeVerifier",
     "Prompt",
+    "RunCommand",
     "RunPython",
+    "StateVerifier",
     "Step",
     "Task",
+    "Verifier",
     "Verify",
 ]
 
@@ -65,32 +75,6 @@ class AddSkills(_Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt(_Step):
-    """Ask an agent something: a turn."""
-
-    agent: str
-    """Its name in `Bundle.agents`."""
-    text: TextSource
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPython(_Step):
-    """Run a Python function of the bundle."""
-
-    target: PythonRef
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verify(_Step):
-    """Score what the agent did; the step's id is the score's name."""
-
-    target: PythonRef
-
-
-Step = DeployEnv | DeployAgent | AddSkills | Prompt | RunPython | Verify
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GoldCall:
     """One tool call of a reference solution."""
 
@@ -105,6 +89,131 @@ class GoldTurn:
     calls: tuple[GoldCall, ...]
     reply: str | None
     """None when the last call ends the turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Another agent leads: each thing that it says is a prompt, until it has nothing more to say."""
+
+    by: str
+    """Who leads, by the name in `Bundle.agents`: a scripted agent, or a model."""
+    max_turns: int = 20
+    """Prompts at most; the conversation is over then, and the steps after it follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt(_Step):
+    """Ask an agent something: a turn; several where another agent leads."""
+
+    agent: str
+    """Who is asked, by the name in `Bundle.agents`."""
+    source: TextSource | PythonRef | Conversation
+    """What is asked: a text; a function of the episode so far, whose None asks nothing; or a conversation."""
+    system_prompt: TextSource | None = None
+    """From this turn on, instead of the agent's own."""
+    tools: tuple[str, ...] | None = None
+    """The tools that the agent has in this turn, by name; None is all that it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPython(_Step):
+    """Run a Python function of the bundle."""
+
+    target: PythonRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A shell command in a sandbox."""
+
+    env: str
+    """The sandbox, by its name in `Bundle.envs`."""
+    command: str
+    """For `sh -c`, in the sandbox's working directory."""
+    files: Path | None = None
+    """A folder of the bundle that is put at `/verifier` just for the command, and taken away after it; relative."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCommand(_Step):
+    """Run a command in a sandbox; an exit code other than 0 fails the step."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateVerifier:
+    """Compare the state that the agent left with the one wanted: 1.0 where they are equal, else 0.0."""
+
+    env: str
+    """Whose state, by the name in `Bundle.envs`."""
+    wanted: Literal["gold", "start"] | tuple[GoldCall, ...] | UniverseSpec
+    """What the task's gold calls leave; what the episode started with; what these calls leave; or a file's state."""
+    ignore: tuple[str, ...] = ()
+    """Places that do not count, as JSON Pointers whose segments may be `*`."""
+    unordered: tuple[str, ...] = ()
+    """Lists whose order does not count, in the same form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandVerifier:
+    """Run a command in a sandbox: 1.0 for the exit code 0 and 0.0 for another, or what it writes to a file."""
+
+    command: Command
+    score_file: str | None = None
+    """The file in the sandbox with a number, or with JSON as a Python verifier returns it; None is the exit code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPattern:
+    """Which calls are meant: those of a tool, with these arguments where any are named."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """Those that count; a call may have others. Numbers are equal by value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckVerifier:
+    """Check the conversation: the share of the checks that hold."""
+
+    called: tuple[CallPattern, ...] = ()
+    """Each was called, and the call was no error."""
+    not_called: tuple[CallPattern, ...] = ()
+    """None was called, not even with an error as its answer."""
+    said: tuple[str, ...] = ()
+    """Each is in what the agent said to whoever asks; case, and commas within numbers, do not count."""
+    not_said: tuple[str, ...] = ()
+    """None is in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeVerifier:
+    """Ask a model for a score. Judges are off unless whoever plays the task allows them."""
+
+    model: ModelSpec
+    prompt: TextSource
+    """What the model is asked. Beside the usual names the template has `conversation`, a text, and `replies`."""
+    max_score: float = 1.0
+    """What the judge's scale ends at: its number is divided by this, and one beyond 0..max_score fails the step."""
+
+
+Verifier = PythonRef | StateVerifier | CommandVerifier | CheckVerifier | JudgeVerifier
+"""What scores an episode; a `PythonRef` is the function `score(episode)`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify(_Step):
+    """Score what the agent did; the step's id is the score's name."""
+
+    verifier: Verifier
+    weight: float | None = None
+    """What the score is multiplied by in the reward; None where the step says no weight."""
+    required: bool = False
+    """A gate: below 1 the whole reward is at most 0."""
+
+
+Step = DeployEnv | DeployAgent | AddSkills | Prompt | RunPython | RunCommand | Verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

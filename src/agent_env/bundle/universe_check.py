@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
-from agent_env.bundle.bundle import UniverseKind, UniverseSpec
+from agent_env.bundle.specs import UniverseKind, UniverseSpec
 from agent_env.errors import Problem
 
 __all__ = ["check_universe"]

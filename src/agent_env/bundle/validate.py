@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent_env.bundle._suggest import names_or_closest
-from agent_env.bundle.bundle import Bundle, EnvSpec
+from agent_env.bundle.bundle import Bundle
 from agent_env.bundle.code import PythonRef
 from agent_env.bundle.document import Document
 from agent_env.bundle.env_check import ChecksItself, EnvCheck, path_in_bundle
 from agent_env.bundle.load import BundleSource, in_order, read_bundle
 from agent_env.bundle.recipe import read_recipe, recipe_names
+from agent_env.bundle.specs import EnvSpec
 from agent_env.bundle.steps import BuiltStep
 from agent_env.bundle.task import DeployAgent, Prompt, RunPython, Task, Verify
+from agent_env.bundle.text import TextSource
 from agent_env.bundle.universe_check import check_universe
 from agent_env.errors import BundleError, Problem
 
@@ -86,6 +88,8 @@ class _Validation:
     def _check_env(self, env: EnvSpec) -> Iterator[Problem]:
         if env.universe is not None:
             yield from check_universe(env.universe, self._bundle.root)
+        if env.python is None:
+            return
         loaded = self._load(env.python)
         path, line = env.python.written_at
         if isinstance(loaded, BundleError):
@@ -126,10 +130,13 @@ class _Validation:
         for _, steps in self._source.tasks.values():
             for built in steps:
                 step = built.step
-                if isinstance(step, (Verify, RunPython)) and step.target not in seen:
-                    seen.add(step.target)
+                target = (
+                    step.verifier if isinstance(step, Verify) else step.target if isinstance(step, RunPython) else None
+                )
+                if isinstance(target, PythonRef) and target not in seen:
+                    seen.add(target)
                     yield from self._check_function(
-                        step.target, takes_one="the episode" if isinstance(step, Verify) else None
+                        target, takes_one="the episode" if isinstance(step, Verify) else None
                     )
 
     def _check_function(self, ref: PythonRef, *, takes_one: str | None) -> Iterator[Problem]:
@@ -154,7 +161,7 @@ class _Validation:
             for step in task.steps:
                 text = None
                 if isinstance(step, Prompt):
-                    text = step.text
+                    text = step.source if isinstance(step.source, TextSource) else None
                 elif isinstance(step, DeployAgent):
                     text = self._bundle.agents[step.agent].system_prompt
                 problem = text and text.problem(params=task.params, task_id=task.id, tags=task.tags)

@@ -112,6 +112,7 @@ async def open_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSession]:
 
 
 def _load_class(spec: EnvSpec) -> type[Env]:
+    assert spec.python is not None
     loaded = spec.python.load()
     path, line = spec.python.written_at
     if not (isinstance(loaded, type) and issubclass(loaded, Env)):

@@ -19,6 +19,7 @@ from agent_env.bundle import (
     DeployAgent,
     DeployEnv,
     Prompt,
+    RunCommand,
     RunPython,
     Step,
     TextSource,
@@ -42,6 +43,7 @@ _KINDS: dict[type[Step], str] = {
     AddSkills: "add_skills",
     Prompt: "prompt",
     RunPython: "run",
+    RunCommand: "run",
     Verify: "verify",
 }
 _TURN_ENDED = "the turn has ended with an answer before, so this was not done"
@@ -117,6 +119,8 @@ class _Steps:
                     raised=FailureKind.RUN_STEP,
                     timed_out=FailureKind.STEP_TIMEOUT,
                 )
+            case RunCommand():
+                raise StepFailedError(FailureKind.RUN_STEP, "commands cannot be run yet")
             case Verify():
                 timeout_s = limits.verify_s if step.timeout_s is None else step.timeout_s
                 self._log.score(await run_verifier(step, self._core.view(), timeout_s=timeout_s))
@@ -187,7 +191,8 @@ class _Steps:
         if agent is None:
             message = f"agent '{step.agent}' was not deployed, so it cannot be prompted"
             raise StepFailedError(FailureKind.PROMPT, message)
-        prompt = self._text(step.text)
+        assert isinstance(step.source, TextSource)
+        prompt = self._text(step.source)
         self._log.turn_started(agent.name, agent.system_prompt, prompt, agent.tools)
         turn = TurnState(self._log.turns - 1, agent, prompt, step.id)
         self._core.open_turn(turn)

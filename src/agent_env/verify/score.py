@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import cast
 
-from agent_env.bundle import Verify, names_or_closest
+from agent_env.bundle import PythonRef, Verify, names_or_closest
 from agent_env.outcome import FailureKind, Score
 from agent_env.verify.function import StepFailedError, call_function
 from agent_env.verify.view import EpisodeView
@@ -28,8 +28,11 @@ async def run_verifier(step: Verify, view: EpisodeView, *, timeout_s: float | No
     Raises:
         StepFailedError: When the verifier raises, takes too long, or returns no finite number.
     """
+    target = step.verifier
+    if not isinstance(target, PythonRef):
+        raise StepFailedError(FailureKind.VERIFIER_RAISED, "this kind of verifier cannot be run yet")
     returned = await call_function(
-        step.target,
+        target,
         view,
         timeout_s=timeout_s,
         raised=FailureKind.VERIFIER_RAISED,
@@ -38,7 +41,7 @@ async def run_verifier(step: Verify, view: EpisodeView, *, timeout_s: float | No
     try:
         return score_of(step.id, returned)
     except ValueError as exc:
-        raise StepFailedError(FailureKind.SCORE_INVALID, f"{step.target} {exc}") from None
+        raise StepFailedError(FailureKind.SCORE_INVALID, f"{target} {exc}") from None
 
 
 def score_of(step: str, returned: object) -> Score:
