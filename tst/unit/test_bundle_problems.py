@@ -78,7 +78,7 @@ BROKEN: list[Broken] = [
         "unknown key far from any",
         {"bundle.yaml": HEADER + "colour: red\n"},
         [
-            "bundle.yaml:4: unknown key 'colour', write one of name, version, description, license, envs, agents, played, reward, players, task_defaults"
+            "bundle.yaml:4: unknown key 'colour', write one of name, version, description, license, envs, sandboxes, models, agents, played, reward, players, task_defaults"
         ],
     ),
     Broken(
@@ -239,9 +239,9 @@ BROKEN: list[Broken] = [
         ["bundle.yaml:4: 'kind' is \"playd\", did you mean 'played'?"],
     ),
     Broken(
-        "kind not yet",
+        "a model that is not said",
         {"bundle.yaml": HEADER + "agents:\n  clerk:\n    kind: model\n"},
-        ["bundle.yaml:6: agents of kind 'model' are not playable yet, write kind: played"],
+        ["bundle.yaml:5: an agent of kind 'model' does not say 'model', add model: ..."],
     ),
     Broken(
         "no agent", {"bundle.yaml": HEADER + "agents: {}\n"}, ["bundle.yaml:4: 'agents' is empty, write at least one"]
@@ -281,12 +281,12 @@ BROKEN: list[Broken] = [
     Broken(
         "text and template",
         {"bundle.yaml": HEADER + "agents: {clerk: {system_prompt: {text: a, template: b}}}\n"},
-        ["bundle.yaml:4: a text says both 'text' and 'template', write one of the two"],
+        ["bundle.yaml:4: a text says 'text' and 'template' at once, write one of them"],
     ),
     Broken(
         "text neither",
         {"bundle.yaml": HEADER + "agents: {clerk: {system_prompt: {}}}\n"},
-        ["bundle.yaml:4: a text says neither 'text' nor 'template', write one of the two"],
+        ["bundle.yaml:4: a text says none of 'text', 'template', write one of them"],
     ),
     Broken(
         "text a list",
@@ -361,7 +361,7 @@ BROKEN: list[Broken] = [
     Broken(
         "verify is text",
         {"tasks/a.yaml": "id: a\nprompt: Sell.\nverify: verifiers/sold.py\n"},
-        ["tasks/a.yaml:3: 'verify' is \"verifiers/sold.py\", write {python: verifiers/file.py}"],
+        ["tasks/a.yaml:3: 'verify' is \"verifiers/sold.py\", write a mapping with one of python, state, command, check, judge"],
     ),
     Broken(
         "verifier missing",
@@ -633,7 +633,7 @@ BROKEN: list[Broken] = [
     Broken(
         "steps and prompt",
         {"tasks/a.yaml": "id: a\nprompt: x\nsteps:\n  - deploy_env: store\n"},
-        ["tasks/a.yaml:2: unknown key 'prompt', write one of id, tags, params, gold, steps"],
+        ["tasks/a.yaml:2: unknown key 'prompt', write one of id, tags, params, gold, gold_reward, steps"],
     ),
     Broken(
         "step id twice",

@@ -8,7 +8,8 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from agent_env.bundle.recipe import Recipe
-from agent_env.bundle.schema import BundleFile, EvalFile, LongTaskFile, ShortTaskFile
+from agent_env.bundle.schema import BundleFile, EvalFile
+from agent_env.bundle.schema_tasks import LongTaskFile, ShortTaskFile
 
 __all__ = ["json_schemas"]
 

@@ -6,17 +6,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, cast
 
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.bundle import Bundle, RewardSpec
 from agent_env.bundle.document import Document, read_json_lines, read_yaml
 from agent_env.bundle.files import BundleFiles, MisfitError
 from agent_env.bundle.references import References
-from agent_env.bundle.schema import BundleFile, EvalFile, GoldTurnFile, LongTaskFile, ShortTaskFile
+from agent_env.bundle.schema import BundleFile, EvalFile, McpFile, ModelFile, SandboxFile
+from agent_env.bundle.schema_tasks import GoldTurnFile, LongTaskFile, ShortTaskFile
 from agent_env.bundle.shape_problems import shape
-from agent_env.bundle.specs import AgentKind, AgentSpec, EnvSpec
+from agent_env.bundle.specs import AgentKind, AgentSpec, EnvSpec, McpSpec, ModelSpec, SandboxProvider, SandboxSpec
 from agent_env.bundle.steps import BuiltStep, Steps
-from agent_env.bundle.task import GoldCall, GoldTurn, Prompt, Task
+from agent_env.bundle.task import GoldTurn, Prompt, Task
+from agent_env.bundle.text import TextSource
+from agent_env.bundle.verifiers import Verifiers, gold_call
 from agent_env.errors import BundleError, Problem, UsageError
 
 __all__ = ["BundleSource", "load_bundle", "read_bundle"]
@@ -117,8 +121,9 @@ class _Reader:
         header = None if document is None else shape(BundleFile, document, self._problems)
         if document is None or header is None:
             return
+        models = {name: _model(written) for name, written in header.models.items()}
         envs = self._envs(header, document)
-        agents = self._agents(header, document)
+        agents = self._agents(header, models, document)
         played = self._played(header, agents, document)
         if played is None:
             return
@@ -147,6 +152,13 @@ class _Reader:
             agents=agents,
             played=played,
             defaults=(document, header.task_defaults),
+            verifiers=Verifiers(
+                envs=envs,
+                env_names=list(header.envs),
+                models=models,
+                references=self._references,
+                problems=self._problems,
+            ),
             references=self._references,
             problems=self._problems,
         )
@@ -207,25 +219,69 @@ class _Reader:
             yield path.stem, (document, chosen)
 
     def _envs(self, header: BundleFile, document: Document) -> dict[str, EnvSpec]:
+        sandboxes = {
+            name: sandbox
+            for name, written in header.sandboxes.items()
+            if (sandbox := self._sandbox(name, written, document)) is not None
+        }
         envs: dict[str, EnvSpec] = {}
         for name, written in header.envs.items():
-            python = self._references.python(written.python, document, ("envs", name, "python"))
-            universe = self._references.universe(written.universe, document, ("envs", name, "universe"))
-            if python is not None:
-                envs[name] = EnvSpec(name=name, python=python, universe=universe)
+            loc = ("envs", name)
+            universe = self._references.universe(written.universe, document, (*loc, "universe"))
+            python, mcp, sandbox = None, None, None
+            if written.python is not None:
+                python = self._references.python(written.python, document, (*loc, "python"))
+            elif written.mcp is not None:
+                mcp = self._mcp(written.mcp)
+            elif written.sandbox in sandboxes:
+                sandbox = sandboxes[written.sandbox]
+            elif written.sandbox not in header.sandboxes:  # else it has a problem of its own
+                what = f"there is no sandbox '{written.sandbox}'"
+                fix = f"add sandboxes: {{{written.sandbox}: {{provider: bwrap}}}}"
+                if header.sandboxes:
+                    fix = names_or_closest(str(written.sandbox), header.sandboxes)
+                self._problems.append(document.problem((*loc, "sandbox"), what, fix))
+            if python or mcp or sandbox:
+                envs[name] = EnvSpec(name=name, python=python, mcp=mcp, sandbox=sandbox, universe=universe)
         return envs
 
-    def _agents(self, header: BundleFile, document: Document) -> dict[str, AgentSpec]:
+    def _mcp(self, written: McpFile) -> McpSpec:
+        return McpSpec(
+            command=self._references.program(written.command or ()),
+            environment=written.env,
+            url=written.url,
+            headers=written.headers,
+            shared=written.shared,
+            call_timeout_s=written.call_timeout_s,
+        )
+
+    def _sandbox(self, name: str, written: SandboxFile, document: Document) -> SandboxSpec | None:
+        python = None
+        if written.python is not None:
+            python = self._references.python(written.python, document, ("sandboxes", name, "python"))
+            if python is None:
+                return None
+        return SandboxSpec(
+            provider=SandboxProvider(written.provider),
+            python=python,
+            image=written.image,
+            network=written.network,
+            memory_mb=written.memory_mb,
+            processes=written.processes,
+            command_timeout_s=written.command_timeout_s,
+            output_chars=written.output_chars,
+            environment=written.env,
+            setup=tuple(written.setup),
+        )
+
+    def _agents(self, header: BundleFile, models: Mapping[str, ModelSpec], document: Document) -> dict[str, AgentSpec]:
         agents: dict[str, AgentSpec] = {}
         for name, written in header.agents.items():
             loc = ("agents", name)
-            if written.kind != AgentKind.PLAYED:
-                what = f"agents of kind '{written.kind}' are not playable yet"
-                self._problems.append(document.problem((*loc, "kind"), what, "write kind: played"))
-                continue
+            kind = AgentKind(written.kind)
             names = written.envs
             if names is None:
-                names = list(header.envs)
+                names = list(header.envs) if kind is AgentKind.PLAYED else []
                 if len(names) > 1:
                     what = f"agent '{name}' does not say which envs it works in"
                     self._problems.append(document.problem(loc, what, f"add envs: [{', '.join(names)}]"))
@@ -241,24 +297,45 @@ class _Reader:
                     self._problems.append(document.problem((*loc, "envs", index), what, "remove one of the two"))
             prompt = written.system_prompt
             system_prompt = None if prompt is None else self._references.text(prompt, document, (*loc, "system_prompt"))
+            python = None
+            if written.python is not None:
+                python = self._references.python(written.python, document, (*loc, "python"))
+            model = None if written.model is None else models.get(written.model)
+            if written.model is not None and model is None:
+                what = f"there is no model '{written.model}'"
+                fix = names_or_closest(written.model, models) if models else "add models: to bundle.yaml"
+                self._problems.append(document.problem((*loc, "model"), what, fix))
+            if written.skills and kind is not AgentKind.PLAYED:
+                what = f"agent '{name}' of kind '{kind}' has skills"
+                self._problems.append(
+                    document.problem((*loc, "skills"), what, "remove it: skills are a played agent's")
+                )
+            said = {"opening": written.opening, "stop": written.stop, "max_messages": written.max_messages}
             agents[name] = AgentSpec(
-                name=name, kind=AgentKind.PLAYED, system_prompt=system_prompt, envs=tuple(dict.fromkeys(names))
+                name=name,
+                kind=kind,
+                system_prompt=system_prompt,
+                envs=tuple(dict.fromkeys(names)),
+                skills=written.skills,
+                python=python,
+                model=model,
+                **cast("dict[str, Any]", {key: value for key, value in said.items() if value is not None}),
             )
         return agents
 
     def _played(self, header: BundleFile, agents: Mapping[str, AgentSpec], document: Document) -> str | None:
+        played = [name for name, agent in agents.items() if agent.kind is AgentKind.PLAYED]
         if header.played is not None:
-            if header.played in agents:
+            if header.played in played:
                 return header.played
             what = f"there is no played agent '{header.played}'"
-            self._problems.append(document.problem(("played",), what, names_or_closest(header.played, agents)))
+            self._problems.append(document.problem(("played",), what, names_or_closest(header.played, played)))
             return None
-        if len(agents) == 1:
-            return next(iter(agents))
-        if agents:
-            what = f"{len(agents)} agents are played"
-            fix = f"add played: with one of {', '.join(agents)}"
-            self._problems.append(document.problem(("agents",), what, fix))
+        if len(played) == 1:
+            return played[0]
+        what = f"{len(played)} agents are played" if played else "no agent is played"
+        fix = f"add played: with one of {', '.join(played)}" if played else "give one of them kind: played"
+        self._problems.append(document.problem(("agents",), what, fix))
         return None
 
     def _task(
@@ -272,8 +349,11 @@ class _Reader:
             return None
         built = steps.short(written, document) if isinstance(written, ShortTaskFile) else steps.long(written, document)
         self._source.tasks[written.id] = (document, built)
-        prompts = sum(isinstance(item.step, Prompt) and item.step.agent == bundle.played for item in built)
-        if written.gold is not None and prompts and len(written.gold) != prompts:
+        asked = [item.step for item in built if isinstance(item.step, Prompt) and item.step.agent == bundle.played]
+        prompts = len(asked)
+        # A conversation and a function ask as often as they like.
+        is_fixed = all(isinstance(step.source, TextSource) for step in asked)
+        if written.gold is not None and prompts and is_fixed and len(written.gold) != prompts:
             what = f"gold has {len(written.gold)} turns, the task has {prompts}"
             self._problems.append(document.problem(("gold",), what, "write one item for each prompt"))
         return Task(
@@ -283,6 +363,7 @@ class _Reader:
             params=written.params,
             steps=tuple(item.step for item in built),
             gold=_gold(written.gold),
+            gold_reward=written.gold_reward,
             path=document.path,
             line=document.line(("id",)),
         )
@@ -313,6 +394,18 @@ class _Reader:
             yield name, tuple(task.id for task in tasks.values() if task.id in ids or not wanted.isdisjoint(task.tags))
 
 
+def _model(written: ModelFile) -> ModelSpec:
+    return ModelSpec(
+        model=written.model,
+        base_url=written.base_url,
+        api_key_env=written.api_key_env,
+        temperature=written.temperature,
+        max_tokens=written.max_tokens,
+        timeout_s=written.timeout_s,
+        extra=written.extra,
+    )
+
+
 def _reward(header: BundleFile) -> RewardSpec | None:
     if header.reward is None:
         return None
@@ -324,9 +417,4 @@ def _reward(header: BundleFile) -> RewardSpec | None:
 def _gold(written: list[GoldTurnFile] | None) -> tuple[GoldTurn, ...] | None:
     if written is None:
         return None
-    return tuple(
-        GoldTurn(
-            calls=tuple(GoldCall(tool=call.tool, arguments=call.arguments) for call in turn.calls), reply=turn.reply
-        )
-        for turn in written
-    )
+    return tuple(GoldTurn(calls=tuple(gold_call(call) for call in turn.calls), reply=turn.reply) for turn in written)

@@ -13,7 +13,7 @@ from pydantic import Field
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.bundle import Bundle
 from agent_env.bundle.document import read_yaml
-from agent_env.bundle.schema import Shape
+from agent_env.bundle.schema_base import Shape
 from agent_env.bundle.shape_problems import shape
 from agent_env.errors import BundleError, Problem, UsageError
 

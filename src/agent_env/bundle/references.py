@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.code import PythonRef, parse_python
 from agent_env.bundle.document import Document, Loc, read_text
 from agent_env.bundle.files import BundleFiles, MisfitError
-from agent_env.bundle.schema import TextFile
+from agent_env.bundle.schema_base import TextFile
+from agent_env.bundle.schema_tasks import PromptFile
 from agent_env.bundle.specs import UniverseKind, UniverseSpec
 from agent_env.bundle.text import TextSource
 from agent_env.errors import Problem
@@ -34,7 +36,7 @@ class References:
         self._texts: dict[tuple[str, str | None, tuple[object, int]], TextSource] = {}
         self._refs: dict[tuple[str, str | None, tuple[object, int]], PythonRef] = {}
 
-    def text(self, written: str | TextFile, document: Document, loc: Loc) -> TextSource | None:
+    def text(self, written: str | TextFile | PromptFile, document: Document, loc: Loc) -> TextSource | None:
         """Return the text that a text field stands for."""
         if isinstance(written, str):
             template = written if _FILE_NAME.fullmatch(written) else None
@@ -94,6 +96,30 @@ class References:
             self._problems.append(document.problem(loc, what, fix))
             return None
         return written
+
+    def folder(self, written: str, document: Document, loc: Loc) -> Path | None:
+        """Return a folder of the bundle, relative to it."""
+        try:
+            path = self._files.find(written, directory_too=True)
+        except MisfitError as exc:
+            self._problems.append(document.problem(loc, exc.what, exc.fix))
+            return None
+        if not (self._files.root / path).is_dir():
+            self._problems.append(document.problem(loc, f"'{written}' is no folder", "name a folder of the bundle"))
+            return None
+        return path
+
+    def program(self, command: Sequence[str]) -> tuple[str, ...]:
+        """Return a command with each word that is the path of a file of the bundle made absolute."""
+        return tuple(self._absolute(word) for word in command)
+
+    def _absolute(self, word: str) -> str:
+        if "/" not in word:
+            return word
+        try:
+            return str(self._files.root / self._files.find(word, directory_too=True))
+        except MisfitError:
+            return word
 
     def universe(self, written: str | None, document: Document, loc: Loc) -> UniverseSpec | None:
         """Return the universe at a path."""

@@ -1,167 +1,22 @@
-"""The shape of each kind of file in a bundle, and its JSON Schema.
+"""The shape of `bundle.yaml` and of an eval's file. Tasks are in `schema_tasks.py`.
 
-One pydantic model per file kind, strict: nothing is converted, an unknown key is an error. What the values refer to
-(files, envs, agents) is for `load.py` to follow.
+What the values refer to (files, envs, agents) is for `load.py` to follow.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Discriminator, Field, Tag, model_validator
 
-__all__ = [
-    "AgentFile",
-    "BundleFile",
-    "EnvFile",
-    "EvalFile",
-    "GoldTurnFile",
-    "LongTaskFile",
-    "PromptFile",
-    "ShortTaskFile",
-    "StepFile",
-    "TextFile",
-    "UnknownKeys",
-    "VerifyFile",
-]
+from agent_env.bundle.schema_base import Name, Shape, Text, exactly_one, misfit
+from agent_env.bundle.schema_tasks import TaskDefaultsFile
 
-_ID = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"
-Name = Annotated[str, Field(pattern=_ID, max_length=200)]
-"""A name or an id: a letter or digit, then letters, digits and `. _ - /`."""
-
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class UnknownKeys:
-    """Keys that a model does not have. Pydantic's own error does not say which ones it does have."""
-
-    found: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list[tuple[int, str, tuple[str, ...]]])
-    """The `id()` of the mapping, the key, and the keys known there."""
-
-
-class Shape(BaseModel):
-    """What every file of a bundle has in common: strict types, no unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _note_unknown_keys(cls, data: object, info: ValidationInfo) -> object:
-        if not isinstance(data, dict) or not isinstance(info.context, UnknownKeys):
-            return cast("object", data)
-        mapping = cast("dict[str, Any]", data)
-        unknown = mapping.keys() - cls.model_fields.keys()
-        if not unknown:
-            return mapping
-        known = tuple(cls.model_fields)
-        info.context.found += [(id(mapping), key, known) for key in mapping if key in unknown]
-        return {key: value for key, value in mapping.items() if key not in unknown}
-
-
-def _misfit(what: str, fix: str) -> PydanticCustomError:
-    return PydanticCustomError("misfit", "{what}, {fix}", {"what": what, "fix": fix})
-
-
-class TextFile(Shape):
-    """A text, written in place or in a file. Both are Jinja templates over `params`, `task_id` and `tags`."""
-
-    text: str | None = None
-    """The text itself."""
-    template: str | None = None
-    """The file that holds it, relative to the bundle's folder."""
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> TextFile:
-        if (self.text is None) == (self.template is None):
-            raise _misfit(
-                "a text says neither 'text' nor 'template'"
-                if self.text is None
-                else "a text says both 'text' and 'template'",
-                "write one of the two",
-            )
-        return self
-
-
-class PromptFile(TextFile):
-    """What an agent is asked."""
-
-    agent: str | None = None
-    """Who is asked; the played agent when nothing is written."""
-
-
-class StepFile(Shape):
-    """What every step may say."""
-
-    id: Name | None = None
-    """Names the step; the kind of step, numbered, when nothing is written."""
-    timeout_s: Annotated[float, Field(gt=0)] | None = None
-    """Seconds that the step may take."""
-    fail_task_on_error: bool | None = None
-    """Whether the episode stops when the step fails. It ends `failed` either way. Default: true."""
-
-
-class VerifyFile(StepFile):
-    """A verifier in Python. Its id is the name of the score; by default the file's name without `.py`."""
-
-    python: str
-    """`verifiers/file.py`, or `verifiers/file.py:function` when the function is not `score`."""
-
-
-class RunFile(Shape):
-    """A Python function that a step runs."""
-
-    python: str
-    """`scripts/file.py:function`."""
-
-
-class VerifyTargetFile(Shape):
-    """A verifier in Python."""
-
-    python: str
-    """`verifiers/file.py`, or `verifiers/file.py:function` when the function is not `score`."""
-
-
-def _one_text(data: object) -> str | None:
-    return "<text>" if isinstance(data, str) else "<file>" if isinstance(data, (dict, TextFile)) else None
-
-
-def _texts(data: object) -> str | None:
-    return "<list>" if isinstance(data, list) else _one_text(data)
-
-
-def _verifiers(data: object) -> str | None:
-    return "<list>" if isinstance(data, list) else "<one>" if isinstance(data, (dict, VerifyFile)) else None
+__all__ = ["AgentFile", "BundleFile", "EnvFile", "EvalFile", "McpFile", "ModelFile", "SandboxFile"]
 
 
 def _reward_form(data: object) -> str | None:
     return "<id>" if isinstance(data, str) else "<weights>" if isinstance(data, dict) else None
-
-
-_TEXT_ERROR = "misfit_text"
-_VERIFY_ERROR = "misfit_verify"
-
-Text = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[TextFile, Tag("<file>")],
-    Discriminator(_one_text, custom_error_type=_TEXT_ERROR, custom_error_message="text"),
-]
-"""A text field: a string is the text itself, or, when it ends in .md, .j2 or .txt and has no blank, the file of it."""
-Texts = Annotated[
-    Annotated[str, Tag("<text>")]
-    | Annotated[TextFile, Tag("<file>")]
-    | Annotated[list[Text], Field(min_length=1), Tag("<list>")],
-    Discriminator(_texts, custom_error_type=_TEXT_ERROR, custom_error_message="text"),
-]
-PromptText = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[PromptFile, Tag("<file>")],
-    Discriminator(_one_text, custom_error_type=_TEXT_ERROR, custom_error_message="text"),
-]
-Verifiers = Annotated[
-    Annotated[VerifyFile, Tag("<one>")] | Annotated[list[VerifyFile], Field(min_length=1), Tag("<list>")],
-    Discriminator(_verifiers, custom_error_type=_VERIFY_ERROR, custom_error_message="verify"),
-]
 
 
 Reward = Annotated[
@@ -170,151 +25,140 @@ Reward = Annotated[
 ]
 
 
-class DeployEnvStep(StepFile):
-    """Start an env."""
+class McpFile(Shape):
+    """An MCP server: `command` for one that is started, `url` for one that runs (streamable HTTP)."""
 
-    deploy_env: str
-    """The env's name."""
+    command: Annotated[list[str], Field(min_length=1)] | None = None
+    """The program and its arguments, `[npx, -y, some-server]`. Started for each episode, in a folder with the universe's files.
+    A path to a file of the bundle is one from the bundle's folder."""
+    env: dict[str, str] = {}
+    """Environment variables of the command; `${NAME}` in a value stands for a variable of the caller's."""
+    url: str | None = None
+    """Where the server is; `${NAME}` stands for a variable of the caller's environment."""
+    headers: dict[str, str] = {}
+    """HTTP headers; `${NAME}` stands for a variable of the caller's environment: no key stands in a bundle."""
+    shared: bool = False
+    """Whether all episodes share one server, because it keeps no state."""
+    call_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds that one call may take; the episode fails after it."""
 
-
-class DeployAgentStep(StepFile):
-    """Start an agent; its envs are deployed before."""
-
-    deploy_agent: str
-    """The agent's name."""
-
-
-class PromptStep(StepFile):
-    """Ask an agent something: a turn."""
-
-    prompt: PromptText
-    """The text."""
-
-
-class RunStep(StepFile):
-    """Run a Python function."""
-
-    run: RunFile
-    """What to run."""
-
-
-class VerifyStep(StepFile):
-    """Score what the agent did."""
-
-    verify: VerifyTargetFile
-    """The verifier."""
+    @model_validator(mode="after")
+    def _one_of_both(self) -> McpFile:
+        exactly_one(self, ("command", "url"), "an MCP server")
+        if self.command is None and self.env:
+            raise misfit("an MCP server at a url says 'env'", "remove it: it is for a command")
+        if self.url is None and self.headers:
+            raise misfit("an MCP server with a command says 'headers'", "remove them: they are for a url")
+        return self
 
 
-class AddSkillsStep(StepFile):
-    """Give the played agent skills, for the prompts that follow. It is deployed before."""
+class SandboxFile(Shape):
+    """An isolated machine that an agent's `bash` tool works in."""
 
-    add_skills: Annotated[list[str], Field(min_length=1)]
-    """The skills by the names of their folders: `refunds` is `skills/refunds`, which has a SKILL.md."""
+    provider: Literal["bwrap", "docker", "host", "python"] = "bwrap"
+    """What isolates it: bubblewrap, a container, nothing at all (`host`), or what a function of the bundle makes."""
+    python: str | None = None
+    """With the provider `python`: `sandboxes/file.py:function`, which makes one."""
+    image: str | None = None
+    """With the provider `docker`: the container image."""
+    network: bool = False
+    """Whether it has the network."""
+    memory_mb: Annotated[int, Field(ge=16)] = 1024
+    """Megabytes of memory."""
+    processes: Annotated[int, Field(ge=4)] = 256
+    """Processes and threads at once."""
+    command_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Seconds that one command may take."""
+    output_chars: Annotated[int, Field(ge=200)] = 30_000
+    """Characters of a command's output that are kept; the middle of a longer one is cut out."""
+    env: dict[str, str] = {}
+    """Environment variables of its commands."""
+    setup: list[str] = []
+    """Shell commands that are run before the first call."""
 
-
-STEP_KINDS = ("deploy_env", "deploy_agent", "prompt", "run", "verify", "add_skills")
-"""Every kind of step, as the key that makes a step one."""
-
-
-def _step_kind(data: object) -> str | None:
-    if isinstance(data, StepFile):
-        kinds = [kind for kind in STEP_KINDS if kind in type(data).model_fields]
-    else:
-        kinds = [kind for kind in STEP_KINDS if kind in data] if isinstance(data, dict) else []
-    return f"<{kinds[0]}>" if len(kinds) == 1 else None
-
-
-STEP_ERROR = "misfit_step"
-
-AnyStep = Annotated[
-    Annotated[DeployEnvStep, Tag("<deploy_env>")]
-    | Annotated[DeployAgentStep, Tag("<deploy_agent>")]
-    | Annotated[PromptStep, Tag("<prompt>")]
-    | Annotated[RunStep, Tag("<run>")]
-    | Annotated[VerifyStep, Tag("<verify>")]
-    | Annotated[AddSkillsStep, Tag("<add_skills>")],
-    Discriminator(_step_kind, custom_error_type=STEP_ERROR, custom_error_message="step"),
-]
-
-
-class GoldCallFile(Shape):
-    """One tool call of a reference solution."""
-
-    tool: str
-    """The tool's name."""
-    arguments: dict[str, Any] = {}
-    """Its arguments."""
-
-
-class GoldTurnFile(Shape):
-    """One turn of a reference solution: the calls, then the reply."""
-
-    calls: list[GoldCallFile] = []
-    """Tool calls, in order."""
-    reply: str | None = None
-    """What the agent says at the end of the turn. None when the last call ends the turn."""
-
-
-class TaskFile(Shape):
-    """What every task may say."""
-
-    id: Name
-    """Unique in the bundle."""
-    tags: list[str] = []
-    """Words that evals select tasks by."""
-    params: dict[str, Any] = {}
-    """What makes this task different: reaches the env, the templates and the verifiers."""
-    gold: list[GoldTurnFile] | None = None
-    """A reference solution, turn by turn."""
-
-
-class ShortTaskFile(TaskFile):
-    """A task in its short form: the played agent and its envs are deployed, asked, and scored."""
-
-    prompt: Texts | None = None
-    """What the agent is asked; a list is a turn each."""
-    verify: Verifiers | None = None
-    """The verifiers."""
-    fail_task_on_error: bool | None = None
-    """For every step of the task."""
-
-
-class LongTaskFile(TaskFile):
-    """A task in its long form: every step is written out."""
-
-    steps: Annotated[list[AnyStep], Field(min_length=1)]
-    """What is done, in order."""
+    @model_validator(mode="after")
+    def _fits_its_provider(self) -> SandboxFile:
+        for key, provider in (("python", "python"), ("image", "docker")):
+            said = getattr(self, key) is not None
+            if said and self.provider != provider:
+                raise misfit(f"a sandbox of provider '{self.provider}' says '{key}'", f"write provider: {provider}")
+            if not said and self.provider == provider:
+                raise misfit(f"a sandbox of provider '{provider}' does not say '{key}'", f"add {key}: ...")
+        return self
 
 
 class EnvFile(Shape):
-    """A set of tools over a universe."""
+    """A set of tools over a universe: one of `python`, `mcp` and `sandbox`."""
 
-    python: str
+    python: str | None = None
     """`envs/file.py:Class`, a subclass of `agent_env.Env`."""
+    mcp: McpFile | None = None
+    """An MCP server; its tools are the env's."""
+    sandbox: str | None = None
+    """One of the bundle's `sandboxes`: the env has the tool `bash` in it."""
     universe: str | None = None
     """The state that each episode starts from: a .json, .sqlite or .db file, or a directory."""
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> EnvFile:
+        exactly_one(self, ("python", "mcp", "sandbox"), "an env")
+        return self
+
+
+class ModelFile(Shape):
+    """A model behind an OpenAI-compatible endpoint. `${NAME}` in `model` and `base_url` stands for an environment variable."""
+
+    model: str
+    """What the endpoint calls it."""
+    base_url: str
+    """The endpoint, up to and with its `/v1`."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key; no key is sent when nothing is written."""
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """At 0 a group of rollouts differs by the played agent alone."""
+    max_tokens: Annotated[int, Field(ge=1)] = 2048
+    """Tokens of one answer."""
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Seconds that one request may take."""
+    extra: dict[str, Any] = {}
+    """Further fields of the request's body, such as `seed`."""
 
 
 class AgentFile(Shape):
     """Who answers prompts."""
 
     kind: Literal["played", "model", "scripted"] = "played"
-    """`played` by the trainer. `model` and `scripted` are not played yet."""
+    """`played` by the trainer, `scripted` in Python, or a `model` behind an endpoint."""
     system_prompt: Text | None = None
     """What the agent is told before everything else."""
     envs: list[str] | None = None
-    """Whose tools it has; with one env in the bundle, that one when nothing is written."""
+    """Whose tools it has; with one env in the bundle, a played agent has that one when nothing is written."""
+    skills: bool = False
+    """Whether it is shown the skills that it is given, and reads them with the tool `read_skill`."""
+    python: str | None = None
+    """With the kind `scripted`: `agents/file.py:function`, which returns what it says next."""
+    model: str | None = None
+    """With the kind `model`: one of the bundle's `models`."""
+    opening: str | None = None
+    """With the kind `model`: what it hears first when it leads a conversation. Default: "Hello. How can I help you?"."""
+    stop: Annotated[str, Field(min_length=1)] | None = None
+    """With the kind `model`: what it says when the conversation that it leads is over. Default: "###STOP###"."""
+    max_messages: Annotated[int, Field(ge=1)] | None = None
+    """Messages that it may say in one turn of its own, those with calls included. Default: 40."""
 
-
-class TaskDefaultsFile(Shape):
-    """What a short-form task has when it does not say so itself."""
-
-    prompt: Texts | None = None
-    """See the task's `prompt`."""
-    verify: Verifiers | None = None
-    """See the task's `verify`."""
-    fail_task_on_error: bool | None = None
-    """See the task's `fail_task_on_error`."""
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> AgentFile:
+        for key, kind in (("python", "scripted"), ("model", "model")):
+            said = getattr(self, key) is not None
+            if said and self.kind != kind:
+                raise misfit(f"an agent of kind '{self.kind}' says '{key}'", f"write kind: {kind}, or remove it")
+            if not said and self.kind == kind:
+                raise misfit(f"an agent of kind '{kind}' does not say '{key}'", f"add {key}: ...")
+        if self.kind != "model" and (self.opening is not None or self.stop is not None):
+            raise misfit(f"an agent of kind '{self.kind}' says 'opening' or 'stop'", "remove it: it is for a model")
+        if self.kind == "played" and self.max_messages is not None:
+            raise misfit("a played agent says 'max_messages'", "remove it: whoever plays it bounds it")
+        return self
 
 
 class BundleFile(Shape):
@@ -330,6 +174,10 @@ class BundleFile(Shape):
     """The licence of its files, as an SPDX expression."""
     envs: dict[Name, EnvFile] = {}
     """The envs by name."""
+    sandboxes: dict[Name, SandboxFile] = {}
+    """The sandboxes by name; an env names one to have the tool `bash` in it."""
+    models: dict[Name, ModelFile] = {}
+    """The models by name: for agents of kind `model`, and for judges."""
     agents: Annotated[dict[Name, AgentFile], Field(min_length=1)] = {"agent": AgentFile()}
     """The agents by name. Default: one played agent, `agent`."""
     played: str | None = None
@@ -355,5 +203,5 @@ class EvalFile(Shape):
     @model_validator(mode="after")
     def _selects(self) -> EvalFile:
         if not self.tasks and not self.tags:
-            raise _misfit("the eval selects nothing", "write tasks: [ids or globs] or tags: [tags]")
+            raise misfit("the eval selects nothing", "write tasks: [ids or globs] or tags: [tags]")
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
@@ -10,7 +11,8 @@ from pydantic_core import ErrorDetails
 
 from agent_env.bundle._suggest import closest, names_or_closest
 from agent_env.bundle.document import Document, Loc
-from agent_env.bundle.schema import STEP_ERROR, STEP_KINDS, UnknownKeys
+from agent_env.bundle.schema_base import UnknownKeys
+from agent_env.bundle.schema_tasks import STEP_ERROR, STEP_KINDS, VERIFY_ERROR, VERIFY_KINDS
 from agent_env.errors import Problem
 
 __all__ = ["shape"]
@@ -26,9 +28,11 @@ _WANTED = {
     "dict_type": "a mapping: {key: value}",
     "model_type": "a mapping: {key: value}",
     "misfit_text": "text, {text: ...} or {template: file}",
-    "misfit_verify": "{python: verifiers/file.py}",
+    "misfit_prompt": "text, or a mapping with one of text, template, python, by",
+    "misfit_wanted": "gold, start, {after: [calls]} or {universe: file}",
     "misfit_reward": "the id of a verify step, or weights {id: 0.5, ...}",
 }
+_KINDS = {STEP_ERROR: ("step", STEP_KINDS), VERIFY_ERROR: ("verifier", VERIFY_KINDS)}
 
 
 def shape(model: type[M], document: Document, problems: list[Problem]) -> M | None:
@@ -110,8 +114,8 @@ def _say(name: str, error: ErrorDetails) -> tuple[str, str]:
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "misfit":
         return str(context["what"]), str(context["fix"])
-    if kind == STEP_ERROR:
-        return _say_step(name, given)
+    if kind in _KINDS:
+        return _say_kind(name, given, *_KINDS[kind])
     if kind == "missing":
         return f"{name} is missing", f"add {name.strip(chr(39))}: ..."
     if kind in _WANTED:
@@ -132,19 +136,19 @@ def _say(name: str, error: ErrorDetails) -> tuple[str, str]:
     return f"{name} is {_given(given)}", error["msg"].replace("Input should", "it should")
 
 
-def _say_step(name: str, given: Any) -> tuple[str, str]:
-    kinds = ", ".join(STEP_KINDS)
+def _say_kind(name: str, given: Any, what: str, known: Sequence[str]) -> tuple[str, str]:
+    kinds = ", ".join(known)
     if not isinstance(given, dict):
         return f"{name} is {_given(given)}", f"write a mapping with one of {kinds}"
     keys = list(cast("dict[str, Any]", given))
-    known = [key for key in keys if key in STEP_KINDS]
-    if known:
-        return f"{name} is {len(known)} steps at once ({', '.join(known)})", "give each a list item of its own"
-    near = [(key, closest(key, STEP_KINDS)) for key in keys]
+    found = [key for key in keys if key in known]
+    if found:
+        return f"{name} is {len(found)} {what}s at once ({', '.join(found)})", "give each a list item of its own"
+    near = [(key, closest(key, known)) for key in keys]
     for key, kind in near:
         if kind is not None:
-            return f"unknown step '{key}'", f"did you mean '{kind}'?"
-    return f"{name} is no kind of step", f"write one of {kinds}"
+            return f"unknown {what} '{key}'", f"did you mean '{kind}'?"
+    return f"{name} is no kind of {what}", f"write one of {kinds}"
 
 
 def _given(value: Any) -> str:

@@ -230,6 +230,8 @@ class Task:
     """What is done, in order."""
     gold: tuple[GoldTurn, ...] | None = field(default=None, hash=False, repr=False)
     """A reference solution, turn by turn; None when the task has none."""
+    gold_reward: float = field(default=1.0, repr=False)
+    """The reward that the reference solution claims."""
     path: Path = field(default=Path(), compare=False, repr=False)
     """The file that has the task, relative to the bundle's folder."""
     line: int = field(default=1, compare=False, repr=False)
