@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["CutReason", "EpisodeResult", "Failure", "FailureKind", "FailureRule", "Outcome", "Party", "Score"]
+__all__ = [
+    "CutReason",
+    "EpisodeResult",
+    "Failure",
+    "FailureKind",
+    "FailureRule",
+    "Outcome",
+    "Party",
+    "Score",
+    "Skipped",
+]
 
 
 class Outcome(StrEnum):
@@ -133,6 +143,24 @@ class Score:
     """A finite number; booleans are 1.0 and 0.0."""
     explanation: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    weight: float | None = None
+    """What the verify step says that it counts in the reward; None where it does not say."""
+    required: bool = False
+    """A gate: below 1 the whole reward is at most 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A verify step that was left out, because whoever plays the task does not allow it. It has no score, not even 0."""
+
+    step: str
+    """The verify step's id."""
+    reason: str
+    """Why it was left out, and how to have it run; goes on after a colon."""
+    weight: float | None = None
+    """As in `Score`."""
+    required: bool = False
+    """As in `Score`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,3 +176,5 @@ class EpisodeResult:
     cut: CutReason | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """`messages`, `tool_calls`, `tool_errors`, `turns`: counts over the episode."""
+    skipped: Mapping[str, Skipped] = field(default_factory=dict[str, Skipped])
+    """Verify steps that were left out, by id: model judges, where they are not allowed."""

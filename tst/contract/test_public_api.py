@@ -30,19 +30,20 @@ SIGNATURES = {
     "play": "(task: 'Task', player: 'Player | PythonRef', *, sink: 'EpisodeSink | None' = None, limits: 'Limits' = "
     "Limits(deploy_s=300.0, run_s=600.0, verify_s=600.0, close_s=30.0), max_messages: 'int' = 200) -> 'EpisodeResult'",
     "reward_of": "(result: 'EpisodeResult', rule: 'RewardRule | RewardSpec | str | None' = None) -> 'float'",
-    "resolve_reward": "(bundle: 'Bundle', reward: 'str | None', tasks: 'Iterable[Task]') -> 'RewardRule'",
+    "resolve_reward": "(bundle: 'Bundle', reward: 'str | None', tasks: 'Iterable[Task]', *, "
+    "judges: 'bool | None' = None) -> 'RewardRule'",
     "tool": "(function: 'F | None' = None, /, *, name: 'str | None' = None, ends_turn: 'bool' = False, "
     "blocking: 'bool' = False, timeout_s: 'float | None' = None) -> 'F | Callable[[F], F]'",
     "Limits": "(*, deploy_s: 'float' = 300.0, run_s: 'float' = 600.0, verify_s: 'float' = 600.0, "
     "close_s: 'float' = 30.0) -> None",
-    "RewardRule": "(*, weights: 'Mapping[str, float] | None') -> None",
+    "RewardRule": "(*, weights: 'Mapping[str, float] | None', gated: 'bool' = True) -> None",
     "ToolAnswer": "(text: 'str', is_error: 'bool' = False, ends_turn: 'bool' = False, "
     "content: 'Sequence[Mapping[str, Any]]' = (), traceback: 'str' = '') -> None",
     "EpisodeResult": "(*, outcome: 'Outcome', run_id: 'str', scores: 'Mapping[str, Score]', "
     "failure: 'Failure | None' = None, cut: 'CutReason | None' = None, "
-    "metrics: 'Mapping[str, float]' = <factory>) -> None",
+    "metrics: 'Mapping[str, float]' = <factory>, skipped: 'Mapping[str, Skipped]' = <factory>) -> None",
     "Score": "(*, step: 'str', value: 'float', explanation: 'str' = '', "
-    "metrics: 'Mapping[str, float]' = <factory>) -> None",
+    "metrics: 'Mapping[str, float]' = <factory>, weight: 'float | None' = None, required: 'bool' = False) -> None",
     "Episode.start": "(self) -> 'Turn | None'",
     "Episode.cut": "(self, reason: 'CutReason') -> 'None'",
     "Episode.result": "(self) -> 'EpisodeResult'",

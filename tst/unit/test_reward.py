@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,13 @@ from agent_env import (
     RewardError,
     RewardRule,
     Score,
+    Task,
     load_bundle,
     resolve_reward,
     reward_of,
 )
+from agent_env.bundle import JudgeVerifier, ModelSpec, RewardSpec, TextSource, Verify
+from agent_env.outcome import Skipped
 
 WriteBundle = Callable[[Mapping[str, str | bytes | None]], Path]
 
@@ -96,6 +100,83 @@ def test_a_failure_is_named() -> None:
         reward_of(failed)
 
 
+SOLD, POLITE = Score(step="sold", value=0.5, weight=2.0), Score(step="polite", value=1.0, weight=-0.5)
+GATE = Score(step="paid", value=0.0, required=True)
+
+
+def ended(*steps: Score | Skipped) -> EpisodeResult:
+    """How an episode ended whose verify steps say what they count."""
+    return EpisodeResult(
+        outcome=Outcome.COMPLETED,
+        run_id="r1",
+        scores={step.step: step for step in steps if isinstance(step, Score)},
+        skipped={step.step: step for step in steps if isinstance(step, Skipped)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "rule", "reward"),
+    [
+        ((SOLD, POLITE), None, 0.5),
+        ((SOLD, Score(step="seen", value=9.0)), None, 1.0),
+        ((SOLD,), None, 1.0),
+        ((SOLD, POLITE), RewardRule(weights={"polite": 3.0}), 3.0),
+        ((SOLD, replace(GATE, value=1.0)), None, 1.0),
+        ((SOLD, GATE), None, 0.0),
+        ((SOLD, replace(GATE, value=0.999)), None, 0.0),
+        ((replace(SOLD, weight=-1.0), GATE), None, -0.5),
+        ((replace(SOLD, required=True),), None, 0.0),
+        ((Score(step="sold", value=0.9, required=True),), None, 0.0),
+        ((SOLD, GATE), RewardRule(weights={"sold": 1.0}), 0.0),
+        ((SOLD, GATE), "sold", 0.5),
+        ((SOLD, Skipped(step="kind", reason="off")), None, 1.0),
+        ((SOLD, Skipped(step="kind", reason="off", required=True)), "sold", 0.5),
+    ],
+)
+def test_steps_say_what_they_count(steps: tuple[Score | Skipped, ...], rule: Any, reward: float) -> None:
+    """Weights add up, a step without one only gates, and a gate that is not passed leaves at most 0; a step that the
+    trainer names counts alone.
+    """
+    assert reward_of(ended(*steps), rule) == reward
+
+
+@pytest.mark.parametrize(
+    ("steps", "rule", "said"),
+    [
+        ((SOLD, Skipped(step="kind", reason="judges are off", weight=1.0)), None, "no score 'kind' (judges are off)"),
+        (
+            (SOLD, Skipped(step="kind", reason="judges are off", required=True)),
+            None,
+            "no score 'kind' (judges are off)",
+        ),
+        ((SOLD, Skipped(step="kind", reason="judges are off")), "kind", "no score 'kind' (judges are off)"),
+        ((Skipped(step="kind", reason="judges are off"),), None, "no score 'kind' (judges are off)"),
+        ((result(sold=1.0).scores["sold"], Skipped(step="kind", reason="off")), None, "2 verify steps score it"),
+        ((SOLD, replace(GATE, value=math.nan)), None, "its score 'paid' is nan"),
+        ((SOLD, replace(GATE, value=math.inf)), RewardRule(weights={"sold": 1.0}), "its score 'paid' is inf"),
+    ],
+)
+def test_a_score_that_is_left_out_is_no_zero(steps: tuple[Score | Skipped, ...], rule: Any, said: str) -> None:
+    """Where the reward takes a score that is missing, or a gate's, the error says how to have it."""
+    with pytest.raises(RewardError) as caught:
+        reward_of(ended(*steps), rule)
+    assert str(caught.value).startswith(f"run r1 has no reward: {said}")
+
+
+@given(
+    values=st.lists(st.floats(allow_nan=False, width=16), min_size=1, max_size=4),
+    gate=st.floats(max_value=0.9, allow_nan=False),
+    weight=st.floats(-4, 4),
+)
+def test_no_reward_passes_a_closed_gate(values: list[float], gate: float, weight: float) -> None:
+    """Whatever the other scores and their weights are, the reward is at most 0, or an error."""
+    scores = [Score(step=f"s{at}", value=value, weight=weight) for at, value in enumerate(values)]
+    try:
+        assert reward_of(ended(*scores, Score(step="gate", value=gate, required=True))) <= 0
+    except RewardError:
+        assert any(map(math.isinf, (*values, gate)))
+
+
 @given(
     scores=st.dictionaries(st.sampled_from("abc"), st.floats(), min_size=1),
     weights=st.dictionaries(st.sampled_from("abc"), st.floats(allow_nan=False, allow_infinity=False), min_size=1),
@@ -133,14 +214,14 @@ def test_the_bundle_s_weights_are_taken(make_bundle: Callable[..., Bundle]) -> N
             {"a": ["sold", "polite"]},
             None,
             None,
-            "task 'a': 2 verify steps score it (sold, polite): name one of them with reward=, or write reward: in "
-            "bundle.yaml",
+            "task 'a': 2 verify steps score it (sold, polite): name one of them with reward=, write reward: in "
+            "bundle.yaml, or give those that count a weight:",
         ),
         (
             {"a": ["sold"], "b": ["polite"], "c": ["polite"]},
             None,
             "sold",
-            "reward is the score 'sold', which tasks 'b', 'c' has not, write one of polite",
+            "reward is the score 'sold', which tasks 'b', 'c' have not, write one of polite",
         ),
         ({"a": ["sold"]}, None, "sald", "reward is the score 'sald', which task 'a' has not, did you mean 'sold'?"),
     ],
@@ -162,3 +243,86 @@ def test_a_weight_that_is_not_finite_is_said_before_training(make_bundle: Callab
     with pytest.raises(RewardError, match="add up to nan"):
         rule.reward_of(result(sold=1.0))
     assert bundle.reward is None
+
+
+def with_steps(task: Task, **steps: Verify) -> Task:
+    """The task with these verify steps."""
+    others = tuple(step for step in task.steps if not isinstance(step, Verify))
+    return replace(task, steps=(*others, *(replace(step, id=name) for name, step in steps.items())))
+
+
+def judge(**said: Any) -> Verify:
+    """A verify step whose verifier is a model."""
+    model = ModelSpec(model="small", base_url="http://127.0.0.1:1/v1")
+    return Verify(id="", verifier=JudgeVerifier(model=model, prompt=TextSource("How kind?", Path())), **said)
+
+
+@pytest.fixture
+def sold(make_bundle: Callable[..., Bundle]) -> Callable[..., tuple[Bundle, Verify]]:
+    """A bundle with one task, and the verify step that it has."""
+
+    def make(reward: Any = None) -> tuple[Bundle, Verify]:
+        bundle = make_bundle({"a": ["sold"]}, reward)
+        step = bundle.task("a").steps[-1]
+        assert isinstance(step, Verify)
+        return bundle, step
+
+    return make
+
+
+def test_weights_at_the_steps_are_clear_before_training(sold: Callable[..., tuple[Bundle, Verify]]) -> None:
+    """Tasks may have different ones; each episode's scores carry what its own steps say."""
+    bundle, step = sold()
+    one = with_steps(bundle.task("a"), sold=replace(step, weight=0.5), polite=step)
+    two = replace(with_steps(bundle.task("a"), other=step), id="b")
+    assert resolve_reward(bundle, None, [one, two]) == RewardRule(weights=None)
+
+
+def test_a_step_s_weight_that_is_not_finite_is_said(sold: Callable[..., tuple[Bundle, Verify]]) -> None:
+    """With the task and the step."""
+    bundle, step = sold()
+    task = with_steps(bundle.task("a"), sold=replace(step, weight=math.inf))
+    with pytest.raises(RewardError, match="task 'a': 'sold' has the weight inf: write a finite number"):
+        resolve_reward(bundle, None, [task])
+
+
+@pytest.mark.parametrize(
+    ("said", "bundle_reward", "reward", "is_taken"),
+    [
+        ({"weight": 1.0}, None, None, True),
+        ({"required": True}, None, None, True),
+        ({}, None, None, False),
+        ({}, None, "kind", True),
+        ({}, {"kind": 1.0}, None, True),
+        ({"required": True}, "sold", None, True),
+        ({"required": True}, "sold", "sold", False),
+    ],
+)
+def test_a_reward_that_takes_a_judge_is_said_before_training(
+    sold: Callable[..., tuple[Bundle, Verify]],
+    monkeypatch: pytest.MonkeyPatch,
+    said: Mapping[str, Any],
+    bundle_reward: Any,
+    reward: str | None,
+    *,
+    is_taken: bool,
+) -> None:
+    """Where judges are off; with the variable, or where the trainer allows them, nothing is wrong."""
+    monkeypatch.delenv("AGENT_ENV_JUDGES", raising=False)
+    bundle, step = sold()
+    if bundle_reward is not None:
+        weights = {bundle_reward: 1.0} if isinstance(bundle_reward, str) else bundle_reward
+        bundle = replace(bundle, reward=RewardSpec(weights=weights))
+    task = with_steps(bundle.task("a"), sold=replace(step, weight=1.0), kind=judge(**said))
+    if is_taken:
+        with pytest.raises(RewardError) as caught:
+            resolve_reward(bundle, reward, [task])
+        assert str(caught.value) == (
+            "task 'a': the reward takes the score 'kind' of a model judge, and model judges are off: set "
+            "AGENT_ENV_JUDGES=1 to allow them"
+        )
+    else:
+        resolve_reward(bundle, reward, [task])
+    resolve_reward(bundle, reward, [task], judges=True)
+    monkeypatch.setenv("AGENT_ENV_JUDGES", "1")
+    resolve_reward(bundle, reward, [task])
