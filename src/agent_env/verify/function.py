@@ -1,7 +1,8 @@
 """Running a bundle's own function over an episode: verifiers and `run` steps.
 
 A plain function runs in a thread, so that it never stalls the event loop; an `async def` one is awaited. The clock of
-its timeout starts when the function does: neither the import of its file nor waiting for a thread counts.
+its timeout starts when the function does: neither the import of its file, nor waiting for a thread, nor an event loop
+that others hold up counts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import asyncio
 import inspect
 import math
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeGuard, TypeVar
@@ -21,18 +23,23 @@ from anyio.lowlevel import RunVar
 from agent_env.bundle import PythonRef
 from agent_env.errors import BundleError, EnvBrokenError
 from agent_env.outcome import FailureKind
+from agent_env.verify.own_time import OwnTime
 from agent_env.verify.view import EpisodeView
 
 __all__ = ["StepFailedError", "call_function", "one_line", "trace_of"]
 
 T = TypeVar("T")
 
-_THREADS = 4
-"""Functions that run at once. They share the interpreter with the event loop, which waits up to 5 ms for each."""
+_QUICK = 4
+"""Plain functions that begin at once. They share the interpreter with the event loop, which waits up to 5 ms for each."""
+_QUICK_S = 1.0
+"""A function that has run for so long most likely waits for something, and gives its place to the next one."""
+_SLOW = 60
+"""Functions that may run on after that."""
 _MESSAGE_CHARS = 500
 _TRACE_CHARS = 20_000
 
-_slots: RunVar[Semaphore] = RunVar("agent_env_function_slots")
+_places: RunVar[_Places] = RunVar("agent_env_function_places")
 _unlimited: RunVar[CapacityLimiter] = RunVar("agent_env_function_threads")
 _loaded: dict[PythonRef, Callable[[EpisodeView], object]] = {}
 
@@ -65,16 +72,13 @@ async def call_function(
     Raises:
         StepFailedError: When the function cannot be loaded, raises, or takes too long.
     """
-    async with _of_this_loop(_slots, partial(Semaphore, _THREADS)):
-        function = await _load(target, raised)
-        clock = asyncio.timeout(timeout_s)
-        try:
-            async with clock:
-                ended = await (_awaited(function(view)) if _is_async(function) else _in_thread(partial(function, view)))
-        except TimeoutError:
-            if not clock.expired():
-                raise
-            raise StepFailedError(timed_out, f"{target} took longer than {timeout_s:g} s") from None
+    function = await _load(target, raised)
+    too_long = StepFailedError(timed_out, f"{target} took longer than {timeout_s or 0:g} s")
+    if _is_async(function):
+        ended = await _bounded(_awaited(function, view), timeout_s, too_long)
+    else:
+        async with _of_this_loop(_places, _Places).one():
+            ended = await _bounded(_in_thread(partial(function, view)), timeout_s, too_long)
     exc = ended.raised
     if exc is None:
         return ended.value
@@ -88,6 +92,52 @@ class _Ended:
 
     value: object = None
     raised: BaseException | None = None
+
+
+async def _bounded(running: Awaitable[_Ended], timeout_s: float | None, too_long: StepFailedError) -> _Ended:
+    clock = OwnTime(timeout_s)
+    try:
+        async with clock:
+            return await running
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        raise too_long from None
+
+
+class _Places:
+    """Who may run in a thread now. A function that takes long does not hold up others for as long."""
+
+    __slots__ = ("_quick", "_slow")
+
+    def __init__(self) -> None:
+        self._quick = Semaphore(_QUICK)
+        self._slow = 0
+
+    @asynccontextmanager
+    async def one(self) -> AsyncGenerator[None]:
+        await self._quick.acquire()
+        loop = asyncio.get_running_loop()
+        is_slow = False
+
+        def give_up() -> None:
+            nonlocal is_slow, later
+            if self._slow < _SLOW:
+                is_slow = True
+                self._slow += 1
+                self._quick.release()
+            else:
+                later = loop.call_later(_QUICK_S, give_up)
+
+        later = loop.call_later(_QUICK_S, give_up)
+        try:
+            yield
+        finally:
+            later.cancel()
+            if is_slow:
+                self._slow -= 1
+            else:
+                self._quick.release()
 
 
 def _is_async(function: Callable[[EpisodeView], object]) -> TypeGuard[Callable[[EpisodeView], Awaitable[object]]]:
@@ -119,9 +169,9 @@ async def _in_thread(function: Callable[[], object]) -> _Ended:
     return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
 
 
-async def _awaited(value: Awaitable[object]) -> _Ended:
+async def _awaited(function: Callable[[EpisodeView], Awaitable[object]], view: EpisodeView) -> _Ended:
     try:
-        return _Ended(value=await value)
+        return _Ended(value=await function(view))
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is None or task.cancelling():

@@ -77,10 +77,13 @@ class EpisodeView:
     """The task's params, a copy of the episode's own."""
     tags: tuple[str, ...]
     messages: list[Message]
-    """The conversation: system prompts, prompts, what the agent said, answers of tools."""
+    """The played agent's conversation: system prompts, prompts, what it said, answers of tools."""
     replies: list[str]
     """What the agent said at the end of each turn that it ended; empty where it ended with a call."""
     calls: list[CallRecord]
+    """The agent's, not those of other agents."""
+    conversations: Mapping[str, list[Message]] = field(default_factory=dict[str, "list[Message]"], repr=False)
+    """Every agent's conversation as that agent has it, by its name in the bundle; the played one's is `messages`."""
     scores: Mapping[str, Score]
     """Of the verify steps before, by step id."""
     cut: CutReason | None
