@@ -63,14 +63,15 @@ MEMBERS = {
     "CutReason": "token_limit context_overflow parse_failure prompt_over_budget message_limit runner_limit timeout",
     "FailureKind": "env_start env_broken mcp_died sandbox_lost universe prompt run_step step_timeout verifier_raised "
     "verifier_timeout score_invalid agent model_server",
-    "EventKind": "step_started step_ended turn_started message call answer turn_ended cut score failure",
+    "EventKind": "step_started step_ended turn_started message call answer agent_said agent_called turn_ended cut state "
+    "score skipped failure",
 }
 
 FIELDS = {
     "Event": "kind at_s step turn data",
     "RunHeader": "task_id bundle_name bundle_version params tags",
     "PlayerTurn": "prompt system_prompt tools messages params task_id turn",
-    "EpisodeView": "task_id params tags messages replies calls scores cut states",
+    "EpisodeView": "task_id params tags messages replies calls conversations scores cut states",
     "CallRecord": "tool arguments text is_error turn",
     "Failure": "kind step message traceback",
 }

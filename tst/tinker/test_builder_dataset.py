@@ -177,8 +177,8 @@ async def test_a_split_with_no_task_left_is_refused_saying_why(rig: Any, tmp_pat
     with pytest.raises(TrainingError) as raised:
         await rig.builder(bundle=str(root), train_split="all")()
     assert str(raised.value) == (
-        "split 'all' of bundle counter has no task that can be trained on: 'skilled' (gives 'adder' skills, which a trainer"
-        " cannot show it); 'boss' (never prompts 'adder', the played agent)"
+        "split 'all' of bundle counter has no task that can be trained on: 'skilled' (gives 'adder' skills, which it is"
+        " not shown: write skills: true in the agent); 'boss' (never prompts 'adder', the played agent)"
     )
 
 

@@ -9,6 +9,7 @@ from agent_env.bundle.code import PythonRef
 from agent_env.bundle.env_check import ChecksItself, CodeProblem, EnvCheck
 from agent_env.bundle.json_schemas import json_schemas
 from agent_env.bundle.load import load_bundle
+from agent_env.bundle.skills import Skill
 from agent_env.bundle.specs import (
     AgentKind,
     AgentSpec,
@@ -72,6 +73,7 @@ __all__ = [
     "RunPython",
     "SandboxProvider",
     "SandboxSpec",
+    "Skill",
     "StateVerifier",
     "Step",
     "Task",

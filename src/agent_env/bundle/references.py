@@ -12,6 +12,7 @@ from agent_env.bundle.document import Document, Loc, read_text
 from agent_env.bundle.files import BundleFiles, MisfitError
 from agent_env.bundle.schema_base import TextFile
 from agent_env.bundle.schema_tasks import PromptFile
+from agent_env.bundle.skills import Skill, read_skill
 from agent_env.bundle.specs import UniverseKind, UniverseSpec
 from agent_env.bundle.text import TextSource
 from agent_env.errors import Problem
@@ -34,6 +35,7 @@ class References:
         self._files = files
         self._problems = problems
         self._texts: dict[tuple[str, str | None, tuple[object, int]], TextSource] = {}
+        self._skills: dict[str, Skill] = {}
         self._refs: dict[tuple[str, str | None, tuple[object, int]], PythonRef] = {}
 
     def text(self, written: str | TextFile | PromptFile, document: Document, loc: Loc) -> TextSource | None:
@@ -79,8 +81,10 @@ class References:
             self._problems.append(document.problem(loc, exc.what, exc.fix))
             return None
 
-    def skill(self, written: str, document: Document, loc: Loc) -> str | None:
-        """Return the name of a skill whose folder has its SKILL.md."""
+    def skill(self, written: str, document: Document, loc: Loc) -> Skill | None:
+        """Return the skill in a folder that has its SKILL.md."""
+        if written in self._skills:
+            return self._skills[written]
         if not written.strip() or written != PurePosixPath(written).name or written in (".", ".."):
             what = f"'{written}' is no skill's name"
             self._problems.append(document.problem(loc, what, "write the name of a folder under skills/"))
@@ -95,7 +99,12 @@ class References:
                 fix = names_or_closest(written, folders) if folders else f"add skills/{written}/SKILL.md"
             self._problems.append(document.problem(loc, what, fix))
             return None
-        return written
+        try:
+            skill = read_skill(self._files.root / "skills" / written)
+        except MisfitError as exc:
+            self._problems.append(document.problem(loc, exc.what, exc.fix))
+            return None
+        return self._skills.setdefault(written, skill)
 
     def folder(self, written: str, document: Document, loc: Loc) -> Path | None:
         """Return a folder of the bundle, relative to it."""

@@ -250,7 +250,7 @@ class Steps:
         self, written: Sequence[str], document: Document, loc: Loc, *, fail: bool, timeout_s: float | None
     ) -> AddSkills | None:
         found = [self._references.skill(name, document, (*loc, at)) for at, name in enumerate(written)]
-        skills = tuple(name for name in found if name is not None)
+        skills = tuple(skill for skill in found if skill is not None)
         if len(skills) < len(found):
             return None
         return AddSkills(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_env.bundle.code import PythonRef
+from agent_env.bundle.skills import Skill
 from agent_env.bundle.specs import ModelSpec, UniverseSpec
 from agent_env.bundle.text import TextSource
 
@@ -70,8 +71,8 @@ class AddSkills(_Step):
 
     agent: str
     """Its name in `Bundle.agents`."""
-    skills: tuple[str, ...]
-    """Folders under `skills/` of the bundle, each with a SKILL.md."""
+    skills: tuple[Skill, ...]
+    """In the order that they are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

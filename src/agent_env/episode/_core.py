@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from agent_env.bundle import Prompt, Task
+from agent_env.bundle import AgentSpec, Prompt, Skill, Task
 from agent_env.envs import EnvSession, ToolAnswer, ToolSpec
+from agent_env.envs.skills import skills_text
 from agent_env.episode._log import EpisodeLog
 from agent_env.episode.limits import Limits
 from agent_env.episode.sink import EpisodeSink
@@ -50,13 +51,26 @@ class EpisodeState(StrEnum):
 class Agent:
     """An agent as it is deployed in this episode."""
 
-    name: str
+    spec: AgentSpec
     system_prompt: str
+    """Its own; what it is shown names its skills too."""
     tools: tuple[ToolSpec, ...]
     routes: Mapping[str, EnvSession]
     """Which env has which tool."""
-    skills: tuple[str, ...] = ()
-    """What it was given so far, by name."""
+    skills: tuple[Skill, ...] = ()
+    """What it was given so far."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the bundle."""
+        return self.spec.name
+
+    @property
+    def shown_system_prompt(self) -> str:
+        """What it is told before everything else: its system prompt, and the skills that it can read."""
+        if not self.skills or not self.spec.skills:
+            return self.system_prompt
+        return "\n\n".join(filter(None, (self.system_prompt, skills_text(self.skills))))
 
 
 class TurnState:
@@ -165,6 +179,7 @@ class Core:
             messages=list(log.messages),
             replies=list(log.replies),
             calls=list(log.calls),
+            conversations={name: list(messages) for name, messages in log.conversations.items()},
             scores=dict(log.scores),
             cut=self.cut,
             states={name: session.state for name, session in self.envs.items()},

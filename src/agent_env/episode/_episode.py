@@ -243,7 +243,7 @@ class Turn:
     @property
     def system_prompt(self) -> str:
         """The agent's system prompt; empty when it has none."""
-        return self._state.agent.system_prompt
+        return self._state.agent.shown_system_prompt
 
     @property
     def prompt(self) -> str:
@@ -258,7 +258,7 @@ class Turn:
     @property
     def skills(self) -> tuple[str, ...]:
         """The skills that the agent has been given so far, by the names of their folders under `skills/`."""
-        return self._state.agent.skills
+        return tuple(skill.name for skill in self._state.agent.skills)
 
     @property
     def is_open(self) -> bool:

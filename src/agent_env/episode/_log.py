@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from agent_env.bundle import Task
+from agent_env.bundle import AgentKind, Task
 from agent_env.envs import ToolAnswer, ToolSpec
 from agent_env.episode.sink import EpisodeSink, Event, EventKind, RunHeader
 from agent_env.outcome import CutReason, Failure, Score
@@ -19,7 +19,20 @@ __all__ = ["EpisodeLog"]
 class EpisodeLog:
     """Every method that tells the sink raises what the sink raises."""
 
-    __slots__ = ("_sink", "_task", "calls", "messages", "replies", "said", "scores", "step", "system", "turn", "turns")
+    __slots__ = (
+        "_sink",
+        "_task",
+        "calls",
+        "conversations",
+        "messages",
+        "replies",
+        "said",
+        "scores",
+        "step",
+        "system",
+        "turn",
+        "turns",
+    )
 
     def __init__(self, task: Task, sink: EpisodeSink) -> None:
         self._task = task
@@ -35,6 +48,9 @@ class EpisodeLog:
         self.system: str | None = None
         """The system prompt in force."""
         self.messages: list[Message] = []
+        """The conversation of whoever is played."""
+        self.conversations: dict[str, list[Message]] = {task.bundle.played: self.messages}
+        """Each agent's, by name, as that agent has it."""
         self.replies: list[str] = []
         self.calls: list[CallRecord] = []
         self.scores: dict[str, Score] = {}
@@ -74,14 +90,16 @@ class EpisodeLog:
         """An agent is prompted."""
         self.turn = self.turns
         self.turns += 1
-        if system_prompt and system_prompt != self.system:
-            self.system = system_prompt
-            self.messages.append(Message(role="system", content=system_prompt))
-        self.messages.append(Message(role="user", content=prompt))
+        kind = self._task.bundle.agents[agent].kind
+        if kind is AgentKind.PLAYED:
+            if system_prompt and system_prompt != self.system:
+                self.system = system_prompt
+                self.messages.append(Message(role="system", content=system_prompt))
+            self.messages.append(Message(role="user", content=prompt))
         shown = [{"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools]
         self._tell(
             EventKind.TURN_STARTED,
-            {"agent": agent, "system_prompt": system_prompt, "prompt": prompt, "tools": shown},
+            {"agent": agent, "kind": str(kind), "system_prompt": system_prompt, "prompt": prompt, "tools": shown},
         )
 
     def message(self, message: Message) -> None:
@@ -116,6 +134,31 @@ class EpisodeLog:
         if answer.traceback:
             data["traceback"] = answer.traceback
         self._tell(EventKind.ANSWER, data)
+
+    def agent_said(self, agent: str, message: Message, *, duration_s: float, more: Mapping[str, Any]) -> None:
+        """An agent that is not the played one says something."""
+        self._tell(EventKind.AGENT_SAID, {"agent": agent, "message": message, "duration_s": duration_s, **more})
+
+    def agent_called(
+        self,
+        agent: str,
+        call_id: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        answer: ToolAnswer,
+        duration_s: float,
+    ) -> None:
+        """A tool that such an agent called has come to something."""
+        data = {
+            "agent": agent,
+            "call_id": call_id,
+            "tool": tool,
+            "arguments": arguments,
+            "text": answer.text,
+            "is_error": answer.is_error,
+            "duration_s": duration_s,
+        }
+        self._tell(EventKind.AGENT_CALLED, data)
 
     def turn_ended(self, reply: Message | None) -> None:
         """The agent's turn is over."""

@@ -6,36 +6,20 @@ Covers a bundle's players, such as the best one, and functions in tests. Not mod
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from agent_env.bundle import PythonRef, Task
-from agent_env.envs import ToolAnswer, ToolSpec, parse_arguments
+from agent_env.envs import ToolAnswer, parse_arguments
 from agent_env.episode._episode import Episode, Turn, open_episode
 from agent_env.episode.limits import DEFAULT_LIMITS, Limits
+from agent_env.episode.player_turn import PlayerTurn
 from agent_env.episode.sink import EpisodeSink
 from agent_env.errors import ToolError, UsageError
 from agent_env.outcome import CutReason, EpisodeResult
 from agent_env.verify import Message, ToolCall
 
 __all__ = ["Player", "PlayerTurn", "play"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlayerTurn:
-    """What a player sees when it is its move."""
-
-    prompt: str
-    system_prompt: str
-    tools: tuple[ToolSpec, ...]
-    messages: Sequence[Message]
-    """The conversation so far, answers of tools included."""
-    params: Mapping[str, Any]
-    """The task's params."""
-    task_id: str
-    turn: int
-    """The turn's place in the episode, from 0."""
 
 
 Player = Callable[[PlayerTurn], Message | Awaitable[Message]]

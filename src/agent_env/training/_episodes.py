@@ -141,9 +141,9 @@ class Rollout:
     def _check_playable(self, turn: Turn) -> None:
         if turn.agent != self.task.bundle.played:
             raise self._refused(turn, f"it prompts agent '{turn.agent}', which is not the played one")
-        if turn.skills:
+        if turn.skills and not self.task.bundle.agents[turn.agent].skills:
             what = (
-                f"agent '{turn.agent}' has skills ({', '.join(turn.skills)}), which a trained agent cannot be given yet"
+                f"agent '{turn.agent}' has skills ({', '.join(turn.skills)}) that it is not shown: write skills: true in the agent"
             )
             raise self._refused(turn, what)
 

@@ -38,7 +38,7 @@ def examples_of(events: Iterable[RunEvent], framing: Framing) -> list[Example]:
     """
     reading = _Reading(framing)
     for event in events:
-        if event.kind == "turn_started":
+        if event.kind == "turn_started" and event.data.get("kind", "played") == "played":
             reading.start_turn(event.data)
         elif event.kind == "message":
             reading.say(event.data["message"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent_env.bundle import AddSkills, Bundle, Prompt, Task
+from agent_env.bundle import AddSkills, AgentKind, Bundle, Prompt, Task
 from agent_env.errors import TrainingError
 
 __all__ = ["Playable", "playable"]
@@ -50,13 +50,15 @@ def playable(bundle: Bundle, split: str) -> Playable:
 
 
 def _why_not(task: Task) -> str | None:
-    played = task.bundle.played
+    played, agents = task.bundle.played, task.bundle.agents
     prompted = dict.fromkeys(step.agent for step in task.steps if isinstance(step, Prompt))
-    if any(isinstance(step, AddSkills) and step.agent == played for step in task.steps):
-        return f"(gives '{played}' skills, which a trainer cannot show it)"
+    gives_skills = any(isinstance(step, AddSkills) and step.agent == played for step in task.steps)
+    if gives_skills and not agents[played].skills:
+        return f"(gives '{played}' skills, which it is not shown: write skills: true in the agent)"
     if played not in prompted:
         return f"(never prompts '{played}', the played agent)"
-    if others := [f"'{agent}'" for agent in prompted if agent != played]:
+    by_hand = [agent for agent in prompted if agent != played and agents[agent].kind is AgentKind.PLAYED]
+    if others := [f"'{agent}'" for agent in by_hand]:
         return f"(prompts {', '.join(others)}, and a trainer plays '{played}' only)"
     return None
 
