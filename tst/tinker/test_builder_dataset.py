@@ -165,8 +165,8 @@ async def test_tasks_that_a_trainer_cannot_play_are_left_out_and_named(
     assert task_ids(train.get_batch(0)) == ["adds"]
     (warning,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     assert warning == (
-        "split 'all' of bundle counter: 4 of 5 left out: 'skilled', 'also' (gives 'adder' skills, which a trainer cannot"
-        " show it); 'boss' (never prompts 'adder', the played agent); 'both' (prompts 'boss', and a trainer plays 'adder'"
+        "split 'all' of bundle counter: 4 of 5 left out: 'skilled', 'also' (gives 'adder' skills, which it is not"
+        " shown: write skills: true in the agent); 'boss' (never prompts 'adder', the played agent); 'both' (prompts 'boss', and a trainer plays 'adder'"
         " only)"
     )
 

@@ -172,7 +172,7 @@ def _message(said: object, script: PythonRef) -> Message | None:
     if isinstance(said, str):
         return Message(role="assistant", content=said)
     if isinstance(said, Mapping):
-        message = {"content": "", **cast("Mapping[str, object]", said), "role": "assistant"}
+        message: dict[str, object] = {"content": "", **cast("Mapping[str, object]", said), "role": "assistant"}
         if isinstance(message["content"], str | list) and isinstance(message.get("tool_calls", []), list):
             return cast("Message", message)
     what = f"{script} returned a {type(said).__name__}"

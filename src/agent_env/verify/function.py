@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from anyio import CapacityLimiter, Semaphore, to_thread
 from anyio.lowlevel import RunVar
@@ -24,7 +24,6 @@ from agent_env.bundle import PythonRef
 from agent_env.errors import BundleError, EnvBrokenError
 from agent_env.outcome import FailureKind
 from agent_env.verify.own_time import OwnTime
-from agent_env.verify.view import EpisodeView
 
 __all__ = ["StepFailedError", "call_function", "one_line", "trace_of"]
 
@@ -41,7 +40,7 @@ _TRACE_CHARS = 20_000
 
 _places: RunVar[_Places] = RunVar("agent_env_function_places")
 _unlimited: RunVar[CapacityLimiter] = RunVar("agent_env_function_threads")
-_loaded: dict[PythonRef, Callable[[EpisodeView], object]] = {}
+_loaded: dict[PythonRef, Callable[[Any], object]] = {}
 
 
 class StepFailedError(Exception):
@@ -55,7 +54,7 @@ class StepFailedError(Exception):
 
 
 async def call_function(
-    target: PythonRef, view: EpisodeView, *, timeout_s: float | None, raised: FailureKind, timed_out: FailureKind
+    target: PythonRef, argument: object, *, timeout_s: float | None, raised: FailureKind, timed_out: FailureKind
 ) -> object:
     """Call a function of a bundle with an episode, and return what it returns.
 
@@ -64,7 +63,7 @@ async def call_function(
 
     Args:
         target: The function, plain or `async def`.
-        view: Its argument.
+        argument: What it is called with: the episode so far, or a scripted agent's turn.
         timeout_s: Seconds that it may take; None is no bound.
         raised: The kind of failure when it raises.
         timed_out: The kind of failure when it takes too long.
@@ -75,10 +74,10 @@ async def call_function(
     function = await _load(target, raised)
     too_long = StepFailedError(timed_out, f"{target} took longer than {timeout_s or 0:g} s")
     if _is_async(function):
-        ended = await _bounded(_awaited(function, view), timeout_s, too_long)
+        ended = await _bounded(_awaited(function, argument), timeout_s, too_long)
     else:
         async with _of_this_loop(_places, _Places).one():
-            ended = await _bounded(_in_thread(partial(function, view)), timeout_s, too_long)
+            ended = await _bounded(_in_thread(partial(function, argument)), timeout_s, too_long)
     exc = ended.raised
     if exc is None:
         return ended.value
@@ -140,11 +139,11 @@ class _Places:
                 self._quick.release()
 
 
-def _is_async(function: Callable[[EpisodeView], object]) -> TypeGuard[Callable[[EpisodeView], Awaitable[object]]]:
+def _is_async(function: Callable[[Any], object]) -> TypeGuard[Callable[[Any], Awaitable[object]]]:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-async def _load(target: PythonRef, raised: FailureKind) -> Callable[[EpisodeView], object]:
+async def _load(target: PythonRef, raised: FailureKind) -> Callable[[Any], object]:
     function = _loaded.get(target)
     if function is not None:
         return function
@@ -169,9 +168,9 @@ async def _in_thread(function: Callable[[], object]) -> _Ended:
     return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
 
 
-async def _awaited(function: Callable[[EpisodeView], Awaitable[object]], view: EpisodeView) -> _Ended:
+async def _awaited(function: Callable[[Any], Awaitable[object]], argument: object) -> _Ended:
     try:
-        return _Ended(value=await function(view))
+        return _Ended(value=await function(argument))
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is None or task.cancelling():
