@@ -237,7 +237,7 @@ def test_the_score_is_the_share_that_holds_and_every_other_check_is_named() -> N
         "close was not called",
         'mail({"to": "' + "x" * 191 + "…) was called (2 times, first in turn 2), which must not be",
         "'12.50' was not said",
-        "'sorry' was said, which must not be: …re we are we are we are we are we are so sorry.",
+        "'sorry' was said, which must not be: …e we are we are we are we are we are so sorry.",
     ]
 
 

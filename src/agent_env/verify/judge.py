@@ -182,14 +182,14 @@ def _parts(message: Message) -> Iterator[str]:
         if isinstance(message["content"], str)
         else sum("image" in str(part.get("type")) for part in message["content"])
     )
-    calls = message.get("tool_calls", [])
-    if text or images or not calls:
+    calls, unread = message.get("tool_calls", []), message.get("unreadable_calls", [])
+    if text or images or not (calls or unread):
         who = f"tool {_name(message.get('name', ''))}".strip() if role == "tool" else role
         yield _quoted(who, f"{text}\n[{images} image(s)]".strip() if images else text)
     for call in calls:
         yield _quoted(f"{role} calls {_name(call['name'])}", call["arguments"])
-    for unread in message.get("unreadable_calls", []):
-        yield _quoted(f"{role} makes a call that cannot be read", unread["raw"])
+    for call in unread:
+        yield _quoted(f"{role} makes a call that cannot be read", call["raw"])
 
 
 def _quoted(who: str, text: str) -> str:
