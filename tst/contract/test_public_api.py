@@ -24,7 +24,7 @@ NAMES = LISTED.split()
 
 SIGNATURES = {
     "load_bundle": "(path: 'Path | str') -> 'Bundle'",
-    "validate_bundle": "(path: 'Path | str') -> 'list[Problem]'",
+    "validate_bundle": "(path: 'Path | str', *, run_code: 'bool' = True) -> 'list[Problem]'",
     "open_episode": "(task: 'Task', *, sink: 'EpisodeSink | None' = None, limits: 'Limits' = Limits(deploy_s=300.0, "
     "run_s=600.0, verify_s=600.0, close_s=30.0)) -> 'AsyncGenerator[Episode]'",
     "play": "(task: 'Task', player: 'Player | PythonRef', *, sink: 'EpisodeSink | None' = None, limits: 'Limits' = "

@@ -361,7 +361,9 @@ BROKEN: list[Broken] = [
     Broken(
         "verify is text",
         {"tasks/a.yaml": "id: a\nprompt: Sell.\nverify: verifiers/sold.py\n"},
-        ["tasks/a.yaml:3: 'verify' is \"verifiers/sold.py\", write a mapping with one of python, state, command, check, judge"],
+        [
+            "tasks/a.yaml:3: 'verify' is \"verifiers/sold.py\", write a mapping with one of python, state, command, check, judge"
+        ],
     ),
     Broken(
         "verifier missing",
@@ -395,7 +397,7 @@ BROKEN: list[Broken] = [
             "tasks/a.yaml": "id: a\nprompt: x\nverify:\n  - {python: verifiers/sold.py}\n  - {id: style, python: verifiers/sold.py}\n"
         },
         [
-            "bundle.yaml:1: task 'a' has 2 verify steps (sold, style), and there is no reward, add reward: sold, or reward: with weights by step"
+            "bundle.yaml:1: task 'a' has 2 verify steps (sold, style), and there is no reward, add reward: sold, or reward: with weights by step, or weight: to the steps"
         ],
     ),
     Broken(

@@ -112,10 +112,10 @@ class TextSource:
             what = f"task '{task_id}': {exc.problem.what}"
             raise BundleError([replace(exc.problem, what=what)]) from exc.__cause__
 
-    def problem(self, *, params: Mapping[str, Any], task_id: str, tags: Sequence[str]) -> Problem | None:
+    def problem(self, *, params: Mapping[str, Any], task_id: str, tags: Sequence[str], **more: Any) -> Problem | None:
         """Return what keeps the text from being written for a task; None when it can be. See `render`."""
         try:
-            self._render(params, task_id, tags, {})
+            self._render(params, task_id, tags, more)
         except _UnwritableError as exc:
             return exc.problem
         return None

@@ -6,7 +6,7 @@ Loads the bundle's Python files and writes every prompt for every task. Plays no
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,13 +14,24 @@ from typing import Any, cast
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.bundle import Bundle
 from agent_env.bundle.code import PythonRef
-from agent_env.bundle.document import Document
+from agent_env.bundle.document import Document, Loc
 from agent_env.bundle.env_check import ChecksItself, EnvCheck, path_in_bundle
 from agent_env.bundle.load import BundleSource, in_order, read_bundle
 from agent_env.bundle.recipe import read_recipe, recipe_names
-from agent_env.bundle.specs import EnvSpec
+from agent_env.bundle.specs import EnvSpec, UniverseSpec
 from agent_env.bundle.steps import BuiltStep
-from agent_env.bundle.task import DeployAgent, Prompt, RunPython, Task, Verify
+from agent_env.bundle.task import (
+    CheckVerifier,
+    DeployAgent,
+    GoldCall,
+    JudgeVerifier,
+    Prompt,
+    RunPython,
+    StateVerifier,
+    Step,
+    Task,
+    Verify,
+)
 from agent_env.bundle.text import TextSource
 from agent_env.bundle.universe_check import check_universe
 from agent_env.errors import BundleError, Problem
@@ -28,23 +39,28 @@ from agent_env.errors import BundleError, Problem
 __all__ = ["check_source", "validate_bundle"]
 
 
-def validate_bundle(path: Path | str) -> list[Problem]:
+def validate_bundle(path: Path | str, *, run_code: bool = True) -> list[Problem]:
     """Return every problem of the bundle in a folder; none when it can be played.
 
     Args:
         path: The folder, or the `bundle.yaml` in it.
+        run_code: Whether to load the bundle's Python, which runs with the caller's rights. Without, what only shows then
+            (names that are not there, tools, calls) is not looked at.
 
     Raises:
         UsageError: When there is no bundle at `path`.
     """
-    return check_source(read_bundle(path))
+    return check_source(read_bundle(path), run_code=run_code)
 
 
-def check_source(source: BundleSource) -> list[Problem]:
+def check_source(source: BundleSource, *, run_code: bool = True) -> list[Problem]:
     """Return every problem of a bundle that has been read: those found then, and those of its Python and templates."""
     problems = list(source.problems)
     if source.bundle is not None and source.document is not None:
-        problems += _Validation(source, source.bundle, source.document).problems()
+        validation = _Validation(source, source.bundle, source.document)
+        problems += validation.file_problems()
+        if run_code:
+            problems += validation.code_problems()
     return in_order(problems)
 
 
@@ -56,20 +72,42 @@ class _Validation:
         self._unimportable: dict[Path, BundleError] = {}
         self._envs: dict[str, EnvCheck] = {}
 
-    def problems(self) -> Iterator[Problem]:
+    def file_problems(self) -> Iterator[Problem]:
+        """Yield what shows without running the bundle's Python."""
+        checked: set[Path] = set()
+        for universe in self._universes():
+            if universe.path not in checked:
+                checked.add(universe.path)
+                yield from check_universe(universe, self._bundle.root)
+        yield from self._check_texts()
+        yield from self._check_scores()
+        for recipe in recipe_names(self._bundle):
+            yield from read_recipe(self._bundle, recipe)[1]
+
+    def code_problems(self) -> Iterator[Problem]:
+        """Yield what shows when the bundle's Python is loaded."""
         for env in self._bundle.envs.values():
             yield from self._check_env(env)
         yield from self._check_tool_names()
         for player in self._bundle.players.values():
             yield from self._check_function(player, takes_one="the turn")
+        for agent in self._bundle.agents.values():
+            if agent.python is not None:
+                yield from self._check_function(agent.python, takes_one="the turn")
         yield from self._check_steps()
-        yield from self._check_texts()
-        yield from self._check_scores()
         for task in self._bundle.tasks.values():
-            if task.gold is not None:
-                yield from self._check_gold(task)
-        for recipe in recipe_names(self._bundle):
-            yield from read_recipe(self._bundle, recipe)[1]
+            yield from self._check_calls(task)
+
+    def _universes(self) -> Iterator[UniverseSpec]:
+        for env in self._bundle.envs.values():
+            if env.universe is not None:
+                yield env.universe
+        for _, steps in self._source.tasks.values():
+            for built in steps:
+                if isinstance(built.step, Verify) and isinstance(built.step.verifier, StateVerifier):
+                    wanted = built.step.verifier.wanted
+                    if isinstance(wanted, UniverseSpec):
+                        yield wanted
 
     def _load(self, ref: PythonRef) -> object | BundleError:
         """Load a reference. A file that cannot be imported is tried once."""
@@ -86,10 +124,10 @@ class _Validation:
             return exc
 
     def _check_env(self, env: EnvSpec) -> Iterator[Problem]:
-        if env.universe is not None:
-            yield from check_universe(env.universe, self._bundle.root)
+        if env.sandbox is not None and env.sandbox.python is not None:
+            yield from self._check_function(env.sandbox.python, takes_one=None)
         if env.python is None:
-            return
+            return  # what tools an MCP server has shows when it runs
         loaded = self._load(env.python)
         path, line = env.python.written_at
         if isinstance(loaded, BundleError):
@@ -129,15 +167,18 @@ class _Validation:
         seen: set[PythonRef] = set()
         for _, steps in self._source.tasks.values():
             for built in steps:
-                step = built.step
-                target = (
-                    step.verifier if isinstance(step, Verify) else step.target if isinstance(step, RunPython) else None
-                )
-                if isinstance(target, PythonRef) and target not in seen:
+                target, takes_one = _function_of(built.step)
+                if target is not None and target not in seen:
                     seen.add(target)
-                    yield from self._check_function(
-                        target, takes_one="the episode" if isinstance(step, Verify) else None
-                    )
+                    yield from self._check_function(target, takes_one=takes_one)
+                if isinstance(built.step, Prompt) and built.step.tools is not None:
+                    yield from self._check_prompt_tools(built, built.step.agent, built.step.tools)
+
+    def _check_prompt_tools(self, built: BuiltStep, agent: str, tools: Sequence[str]) -> Iterator[Problem]:
+        known = self._tools(agent)
+        for name in tools:
+            if known is not None and name not in known:
+                yield built.problem(f"agent '{agent}' has no tool '{name}'", names_or_closest(name, known))
 
     def _check_function(self, ref: PythonRef, *, takes_one: str | None) -> Iterator[Problem]:
         loaded = self._load(ref)
@@ -159,19 +200,29 @@ class _Validation:
         found: dict[Problem, list[str]] = {}
         for task in self._bundle.tasks.values():
             for step in task.steps:
-                text = None
-                if isinstance(step, Prompt):
-                    text = step.source if isinstance(step.source, TextSource) else None
-                elif isinstance(step, DeployAgent):
-                    text = self._bundle.agents[step.agent].system_prompt
-                problem = text and text.problem(params=task.params, task_id=task.id, tags=task.tags)
-                if problem:
-                    found.setdefault(problem, []).append(task.id)
+                for text, more in self._texts(step):
+                    problem = text.problem(params=task.params, task_id=task.id, tags=task.tags, **more)
+                    if problem:
+                        found.setdefault(problem, []).append(task.id)
         for problem, tasks in found.items():
             if problem.what.startswith("the template does not parse"):
                 yield problem
             else:
                 yield replace(problem, what=f"{problem.what} (in {_some(tasks)})")
+
+    def _texts(self, step: Step) -> Iterator[tuple[TextSource, Mapping[str, object]]]:
+        """Yield the texts of a step, with the further names that each may use."""
+        if isinstance(step, Prompt):
+            if isinstance(step.source, TextSource):
+                yield step.source, {}
+            if step.system_prompt is not None:
+                yield step.system_prompt, {}
+        elif isinstance(step, DeployAgent):
+            system_prompt = self._bundle.agents[step.agent].system_prompt
+            if system_prompt is not None:
+                yield system_prompt, {}
+        elif isinstance(step, Verify) and isinstance(step.verifier, JudgeVerifier):
+            yield step.verifier.prompt, {"conversation": "...", "replies": ["..."]}
 
     def _check_scores(self) -> Iterator[Problem]:
         reward = self._bundle.reward
@@ -182,13 +233,7 @@ class _Validation:
                 fix = "add verify: {python: verifiers/file.py}"
                 yield document.problem(("id",), f"task '{task_id}' has no verify step", fix)
         if reward is None:
-            several = {task_id: names for task_id, names in ids.items() if len(names) > 1}
-            if several:
-                names = next(iter(several.values()))
-                what = (
-                    f"{_some(list(several))} has {len(names)} verify steps ({', '.join(names)}), and there is no reward"
-                )
-                yield self._document.problem((), what, f"add reward: {names[0]}, or reward: with weights by step")
+            yield from self._check_weights()
             return
         known = {name for names in ids.values() for name in names}
         for step in reward.weights:
@@ -203,6 +248,19 @@ class _Validation:
                     what = f"task '{task_id}' has no verify step '{step}', which the reward names"
                     yield document.problem(("id",), what, f"give one of its verify steps id: {step}")
 
+    def _check_weights(self) -> Iterator[Problem]:
+        """Without a reward in bundle.yaml, the verify steps of each task say what it is."""
+        unclear: dict[str, list[str]] = {}
+        for task_id, (_, steps) in self._source.tasks.items():
+            verify = [built.step for built in steps if isinstance(built.step, Verify)]
+            if len(verify) > 1 and all(step.weight is None for step in verify):
+                unclear[task_id] = [step.id for step in verify]
+        if unclear:
+            names = next(iter(unclear.values()))
+            what = f"{_some(list(unclear))} has {len(names)} verify steps ({', '.join(names)}), and there is no reward"
+            fix = f"add reward: {names[0]}, or reward: with weights by step, or weight: to the steps"
+            yield self._document.problem((), what, fix)
+
     def _has_broken_verify(self, document: Document, steps: tuple[BuiltStep, ...]) -> bool:
         """Return whether a verify step is written, and was left out because of a problem of its own."""
         data = cast("Mapping[str, Any]", document.data)
@@ -210,24 +268,87 @@ class _Validation:
         defaults = cast("Mapping[str, Any]", self._document.data.get("task_defaults") or {})
         return any("verify" in item for item in written) or ("steps" not in data and "verify" in defaults)
 
-    def _check_gold(self, task: Task) -> Iterator[Problem]:
-        envs = self._bundle.agents[self._bundle.played].envs
-        if any(env not in self._envs for env in envs):
-            return  # which tools there are is not known
-        misfits: dict[str, Callable[[str, Mapping[str, Any]], Any]] = {}
-        for env in envs:
-            misfits.update(dict.fromkeys(self._envs[env].tools, self._envs[env].misfits))
-        document = self._source.tasks[task.id][0]
+    def _tools(self, agent: str) -> Mapping[str, Misfits] | None:
+        """Return an agent's tools, each with what checks a call; None where not all of them are known before a play."""
+        spec = self._bundle.agents[agent]
+        if any(env not in self._envs for env in spec.envs):
+            return None
+        tools: dict[str, Misfits] = {}
+        for env in spec.envs:
+            tools.update(dict.fromkeys(self._envs[env].tools, self._envs[env].misfits))
+        if spec.skills:
+            tools.setdefault("read_skill", lambda name, arguments: ())
+        return tools
+
+    def _check_calls(self, task: Task) -> Iterator[Problem]:
+        """Check the calls that a task's files write down: of gold, and of verifiers."""
+        document, steps = self._source.tasks[task.id]
+        tools = self._tools(self._bundle.played)
         for turn_index, turn in enumerate(task.gold or ()):
             for call_index, call in enumerate(turn.calls):
                 loc = ("gold", turn_index, "calls", call_index)
-                if call.tool not in misfits:
-                    what = f"gold calls '{call.tool}', which is no tool"
-                    yield document.problem((*loc, "tool"), what, names_or_closest(call.tool, misfits))
-                    continue
-                for line in misfits[call.tool](call.tool, call.arguments):
-                    what = f"gold calls {call.tool} with arguments that do not fit ({line})"
-                    yield document.problem((*loc, "arguments"), what, "write what the tool takes")
+                yield from _check_call(document, loc, "gold", call, tools)
+        for built in steps:
+            if isinstance(built.step, Verify) and isinstance(built.step.verifier, StateVerifier):
+                yield from self._check_wanted(built, built.step.verifier)
+            elif (
+                isinstance(built.step, Verify) and isinstance(built.step.verifier, CheckVerifier) and tools is not None
+            ):
+                yield from _check_patterns(built, built.step.verifier, tools)
+
+    def _check_wanted(self, built: BuiltStep, verifier: StateVerifier) -> Iterator[Problem]:
+        check = self._envs.get(verifier.env)
+        if check is None or not isinstance(verifier.wanted, tuple):
+            return
+        tools = dict.fromkeys(check.tools, check.misfits)
+        for index, call in enumerate(verifier.wanted):
+            loc = (*_inner(built, "state"), "equals", "after", index)
+            yield from _check_call(built.document, loc, "the wanted state", call, tools)
+
+
+Misfits = Callable[[str, Mapping[str, Any]], Sequence[str]]
+
+
+def _inner(built: BuiltStep, kind: str) -> Loc:
+    """Return where a verifier's own keys stand: in a step of the long form they are below `verify`."""
+    data: Any = built.document.data
+    for part in built.loc:
+        data = data[part]
+    return built.loc if kind in data else (*built.loc, "verify")
+
+
+def _check_patterns(built: BuiltStep, verifier: CheckVerifier, tools: Mapping[str, Misfits]) -> Iterator[Problem]:
+    for key, patterns in (("called", verifier.called), ("not_called", verifier.not_called)):
+        for index, pattern in enumerate(patterns):
+            if pattern.tool not in tools:
+                loc = (*_inner(built, "check"), "check", key, index, "tool")
+                what = f"the check names '{pattern.tool}', which is no tool"
+                yield built.document.problem(loc, what, names_or_closest(pattern.tool, tools))
+
+
+def _check_call(
+    document: Document, loc: Loc, whose: str, call: GoldCall, tools: Mapping[str, Misfits] | None
+) -> Iterator[Problem]:
+    if tools is None:
+        return
+    if call.tool not in tools:
+        what = f"{whose} calls '{call.tool}', which is no tool"
+        yield document.problem((*loc, "tool"), what, names_or_closest(call.tool, tools))
+        return
+    for line in tools[call.tool](call.tool, call.arguments):
+        what = f"{whose} calls {call.tool} with arguments that do not fit ({line})"
+        yield document.problem((*loc, "arguments"), what, "write what the tool takes")
+
+
+def _function_of(step: Step) -> tuple[PythonRef | None, str | None]:
+    """Return the function of a step, if it has one, and what it gets, where it must take exactly that."""
+    if isinstance(step, Verify) and isinstance(step.verifier, PythonRef):
+        return step.verifier, "the episode"
+    if isinstance(step, Prompt) and isinstance(step.source, PythonRef):
+        return step.source, "the episode"
+    if isinstance(step, RunPython):
+        return step.target, None
+    return None, None
 
 
 def _needed(env_class: type) -> list[str]:
