@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from agent_env.bundle import ModelSpec
+
+Answer = Callable[[Request], Response | Awaitable[Response]]
+
+
+def reply(
+    content: str | None = "Fine.",
+    *calls: tuple[str, str],
+    finish_reason: str | None = None,
+    **message: Any,
+) -> dict[str, Any]:
+    """The body of an answer: what the model says, and its calls as name and arguments."""
+    said: dict[str, Any] = {"role": "assistant", "content": content, **message}
+    if calls:
+        said["tool_calls"] = [
+            {"id": f"c{place}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for place, (name, arguments) in enumerate(calls)
+        ]
+    reason = finish_reason or ("tool_calls" if calls else "stop")
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "model": "small-001",
+        "choices": [{"index": 0, "message": said, "finish_reason": reason}],
+        "usage": {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15},
+    }
+
+
+class Endpoint:
+    """An OpenAI-compatible server on loopback, whose answers a test says."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.connections: set[tuple[str, int]] = set()
+        """Every connection that a question came over."""
+        self.answers: list[Answer] = []
+        """What the next questions get, one each; the last one goes on."""
+        self.under_way = threading.Semaphore(0)
+        """Released when a question that hangs has arrived."""
+        self.given_up = threading.Semaphore(0)
+        """Released when whoever asked a question that hangs has gone."""
+        app = Starlette(routes=[Route("/v1/chat/completions", self._chat, methods=["POST"])])
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", backlog=2048))
+        self._socket = socket.socket(proto=socket.IPPROTO_TCP)  # else asyncio leaves Nagle on
+        self._socket.bind(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="endpoint")
+
+    reply = staticmethod(reply)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
+
+    def spec(self, **fields: Any) -> ModelSpec:
+        return ModelSpec(**{"model": "small", "base_url": self.base_url, **fields})
+
+    def says(self, *bodies: dict[str, Any]) -> None:
+        """Answer with these, one after the other."""
+        for body in bodies:
+            self.sends(json.dumps(body).encode())
+
+    def fails(self, status: int, body: object = "", **headers: str) -> None:
+        """Answer with an error once, which may be tried again at once."""
+        named = {"retry-after-ms": "1", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        text = body if isinstance(body, str) else None
+        self.answers.append(
+            lambda _: Response(text, status, named) if text is not None else JSONResponse(body, status, named)
+        )
+
+    def sends(self, body: bytes) -> None:
+        """Answer with these bytes and the status 200."""
+        self.answers.append(lambda _: Response(body, media_type="application/json"))
+
+    def hangs(self) -> None:
+        """Take the next questions and never answer."""
+
+        async def until_gone(request: Request) -> Response:
+            self.under_way.release()
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            self.given_up.release()
+            return Response()
+
+        self.answers.append(until_gone)
+
+    def drips(self) -> None:
+        """Begin an answer, and go on with it for ever."""
+
+        async def blanks() -> AsyncIterator[bytes]:
+            while True:
+                yield b" " * 100
+                await asyncio.sleep(0.01)
+
+        self.answers.append(lambda _: StreamingResponse(blanks(), media_type="application/json"))
+
+    def floods(self, chunks: int) -> None:
+        """Answer with megabytes."""
+
+        async def blanks() -> AsyncIterator[bytes]:
+            for _ in range(chunks):
+                yield b" " * (1 << 20)
+
+        self.answers.append(lambda _: StreamingResponse(blanks(), media_type="application/json"))
+
+    async def _chat(self, request: Request) -> Response:
+        assert request.client is not None
+        self.connections.add((request.client.host, request.client.port))
+        self.bodies.append(await request.json())
+        self.headers.append(request.headers)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        said = answer(request)
+        return said if isinstance(said, Response) else await said
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._server.server_state.connections)
+
+    def __enter__(self) -> Endpoint:
+        self._socket.listen(2048)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+@pytest.fixture
+def endpoint() -> Generator[Endpoint]:
+    """A server that the test tells what to answer."""
+    with Endpoint() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loopback is asked directly, also where the machine has a proxy."""
+    monkeypatch.setenv("NO_PROXY", "*")
