@@ -21,11 +21,11 @@ from anyio import CapacityLimiter, Semaphore, to_thread
 from anyio.lowlevel import RunVar
 
 from agent_env.bundle import PythonRef
-from agent_env.errors import BundleError, EnvBrokenError
+from agent_env.errors import BundleError, EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
 from agent_env.verify.own_time import OwnTime
 
-__all__ = ["StepFailedError", "call_function", "one_line", "trace_of"]
+__all__ = ["StepFailedError", "broken_kind", "call_function", "one_line", "trace_of"]
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ async def call_function(
     exc = ended.raised
     if exc is None:
         return ended.value
-    kind = FailureKind.ENV_BROKEN if isinstance(exc, EnvBrokenError) else raised
+    kind = broken_kind(exc) if isinstance(exc, EnvBrokenError) else raised
     raise StepFailedError(kind, f"{target} raised {one_line(exc)}", trace_of(exc)) from None
 
 
@@ -189,6 +189,17 @@ def _of_this_loop(var: RunVar[T], make: Callable[[], T]) -> T:
         made = make()
         var.set(made)
         return made
+
+
+def broken_kind(exc: EnvBrokenError) -> FailureKind:
+    """Return the kind of failure that a broken env is."""
+    match exc:
+        case McpServerError():
+            return FailureKind.MCP_DIED
+        case SandboxLostError():
+            return FailureKind.SANDBOX_LOST
+        case _:
+            return FailureKind.ENV_BROKEN
 
 
 def one_line(exc: BaseException) -> str:
