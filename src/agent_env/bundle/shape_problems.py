@@ -32,6 +32,7 @@ _WANTED = {
     "misfit_wanted": "gold, start, {after: [calls]} or {universe: file}",
     "misfit_reward": "the id of a verify step, or weights {id: 0.5, ...}",
 }
+_NAME = "letters, digits and . _ - /, a letter or digit first"
 _KINDS = {STEP_ERROR: ("step", STEP_KINDS), VERIFY_ERROR: ("verifier", VERIFY_KINDS)}
 
 
@@ -98,16 +99,16 @@ def _locs(data: Any) -> dict[int, Loc]:
 
 
 def _problem(document: Document, loc: Loc, error: ErrorDetails) -> Problem:
-    what, fix = _say(_name(loc) or ("the file" if document.node else "the line"), error)
+    what, fix = _say(_named(loc) or ("the file" if document.node else "the line"), error)
     return document.problem(loc, what, fix)
 
 
-def _name(loc: Loc) -> str:
+def _named(loc: Loc) -> str:
     """Return how a person would name a place: `'prompt'`, `item 2 of 'tags'`; nothing for the whole document."""
     if not loc:
         return ""
     last = loc[-1]
-    return f"'{last}'" if isinstance(last, str) else f"item {last + 1} of {_name(loc[:-1])}"
+    return f"'{last}'" if isinstance(last, str) else f"item {last + 1} of {_named(loc[:-1])}"
 
 
 def _say(name: str, error: ErrorDetails) -> tuple[str, str]:
@@ -124,7 +125,8 @@ def _say(name: str, error: ErrorDetails) -> tuple[str, str]:
             fix = f'write text, in quotes: "{json.dumps(given)}"'
         return f"{name} is {_given(given)}", fix
     if kind == "string_pattern_mismatch":
-        return f"{name} is {_given(given)}", "write letters, digits and . _ - /, a letter or digit first"
+        is_pointer = context["pattern"] == "^/"
+        return f"{name} is {_given(given)}", f"write {'a JSON Pointer, which begins with a /' if is_pointer else _NAME}"
     if kind == "literal_error":
         expected = str(context["expected"])
         near = closest(str(given), [option.strip("'") for option in expected.replace(" or ", ", ").split(", ")])

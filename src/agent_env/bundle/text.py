@@ -133,7 +133,7 @@ class TextSource:
             what, fix = f"the template does not parse: {exc.message}", "correct the syntax on or above this line"
         except Exception as exc:  # noqa: BLE001 - a template runs the bundle's own expressions: anything may come
             path, line = self._raised_at(exc, filename)
-            what, fix = _say(exc, params)
+            what, fix = _say(exc, params, more)
         raise _UnwritableError(Problem(path=path, line=line, what=what, fix=fix))
 
     def _raised_at(self, exc: BaseException, filename: str) -> tuple[Path, int]:
@@ -157,7 +157,7 @@ class _UnwritableError(Exception):
         self.problem = problem
 
 
-def _say(exc: Exception, params: Mapping[str, Any]) -> tuple[str, str]:
+def _say(exc: Exception, params: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[str, str]:
     """Return what is wrong with a template, and what to write instead."""
     if isinstance(exc, UndefinedError):
         kind, *rest = str(exc).split(_BREAK)
@@ -166,7 +166,7 @@ def _say(exc: Exception, params: Mapping[str, Any]) -> tuple[str, str]:
             return f"the template uses the key '{name}', which is not there", names_or_closest(name, known)
         if kind == _NAME:
             name, *known = rest
-            fix = f"write params.{name}" if name in params else names_or_closest(name, known)
+            fix = f"write params.{name}" if name in params else names_or_closest(name, [*known, *more])
             return f"the template uses '{name}', which is not defined", fix
     if isinstance(exc, TemplateNotFound):
         return (
