@@ -1,0 +1,220 @@
+"""The small process between AgentEnv and an MCP server: it sees to it that nothing of the server is left, however we end.
+
+Run as a script, with nothing imported but the standard library. It starts the server with its own standard streams, in a
+session of its own, and then only waits. Whatever the server starts, also what leaves its process group or outlives its
+parent, comes back to this process (it is a subreaper), and dies with it: when the server ends, when AgentEnv asks for it
+or is killed, when this process is told to end. First the server's input ends; then SIGTERM; then SIGKILL, until no
+process is left. What it tells AgentEnv over the socket is a line each: `started PID`, `missing ERRNO`, `exited STATUS`.
+
+Where the system has no subreapers (macOS) what leaves the server's process group is not found.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+_SET_PDEATHSIG = 1
+_SET_CHILD_SUBREAPER = 36
+_KILL_AGAIN_S = 0.02
+_GIVE_UP_S = 5.0
+"""Seconds after the first SIGKILL in which a process that cannot be killed (it waits for a disk) is waited for."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Start the server, and stay until everything that came of it is gone.
+
+    Args:
+        arguments: The socket's file descriptor; the process id of AgentEnv; seconds from the end of the server's input to
+            SIGTERM; seconds from there to SIGKILL; the command.
+    """
+    control_fd, parent, end_s, term_s, *command = arguments
+    control = socket.socket(fileno=int(control_fd))
+    control.set_inheritable(False)
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+    _prctl(_SET_PDEATHSIG, signal.SIGTERM)
+    woken = _wake_on_signals()
+    watch = _Watch(control, end_s=float(end_s), term_s=float(term_s))
+    try:
+        watch.server = _start(command)
+    except OSError as exc:
+        watch.tell(f"missing {exc.errno or 0}")
+        return
+    watch.tell(f"started {watch.server}")
+    _let_go_of_the_servers_streams()
+    if os.getppid() != int(parent):  # it ended before it could be noticed
+        watch.stop()
+    watch.until_nothing_is_left(woken)
+    if not os.path.isdir("/proc/self"):
+        with suppress(OSError):
+            os.killpg(watch.server, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    with suppress(OSError, AttributeError):  # not on this system
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _wake_on_signals() -> int:
+    """Return a file descriptor that can be read when a signal has come."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _do_nothing)
+    return reader
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """A signal is heard of by what can be read then."""
+
+
+def _start(command: list[str]) -> int:
+    """Start the server and return its process id.
+
+    Raises:
+        OSError: When there is no such program, or it cannot be run.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, which a program would inherit
+                signal.signal(number, signal.SIG_DFL)
+            os.execvp(command[0], command)
+        except OSError as exc:
+            os.write(writer, str(exc.errno or 0).encode())
+        finally:
+            os._exit(127)
+    os.close(writer)
+    failed = os.read(reader, 20)
+    os.close(reader)
+    if failed:
+        os.waitpid(pid, 0)
+        raise OSError(int(failed), os.strerror(int(failed)))
+    return pid
+
+
+def _let_go_of_the_servers_streams() -> None:
+    """So that whoever is at their other ends sees them end with the server."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    os.close(nothing)
+
+
+class _Watch:
+    """What is left of a server, and what is to be done about it next."""
+
+    def __init__(self, control: socket.socket, *, end_s: float, term_s: float) -> None:
+        self.server = 0
+        self._control = control
+        self._listens = True
+        self._end_s = end_s
+        self._term_s = term_s
+        self._has_exited = False
+        self._next: float | None = None
+        """When the next stage begins; None while the server may run."""
+        self._kills_since: float | None = None
+        self._stages = [signal.SIGTERM, signal.SIGKILL]
+
+    def tell(self, line: str) -> None:
+        with suppress(OSError):  # nobody is there any more
+            self._control.send(f"{line}\n".encode())
+
+    def stop(self) -> None:
+        """Begin to end the server: its input has ended."""
+        if self._next is None:
+            self._next = time.monotonic() + self._end_s
+
+    def until_nothing_is_left(self, woken: int) -> None:
+        while self._reap():
+            wait_s = None if self._next is None else max(self._next - time.monotonic(), 0)
+            readable, _, _ = select.select([woken, *([self._control] if self._listens else [])], [], [], wait_s)
+            if woken in readable and set(os.read(woken, 1000)) - {signal.SIGCHLD}:
+                self.stop()
+            if self._control in readable and not self._is_wanted():
+                self._listens = False
+                self.stop()
+            if self._has_exited and self._next is None:
+                self._next = time.monotonic()  # what the server has left behind has nobody to wait for
+            if self._next is not None and time.monotonic() >= self._next and not self._go_on():
+                return
+
+    def _is_wanted(self) -> bool:
+        try:
+            return bool(self._control.recv(100))
+        except OSError:
+            return False
+
+    def _reap(self) -> bool:
+        """Take note of what has ended; return whether anything is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.server:
+                self._has_exited = True
+                self.tell(f"exited {os.waitstatus_to_exitcode(status)}")
+
+    def _go_on(self) -> bool:
+        """Send the next signal; return False when there is no more to be done."""
+        now = time.monotonic()
+        if len(self._stages) > 1:
+            number, self._next = self._stages.pop(0), now + self._term_s
+        else:
+            number, self._next = self._stages[0], now + _KILL_AGAIN_S
+            if self._kills_since is None:
+                self._kills_since = now
+            elif now > self._kills_since + _GIVE_UP_S:
+                return False
+        for pid in _descendants(os.getpid()):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        with suppress(ProcessLookupError, PermissionError):
+            if not self._has_exited:
+                os.killpg(self.server, number)
+        return True
+
+
+def _descendants(top: int) -> list[int]:
+    """Return the processes under one, as far as `/proc` tells."""
+    children: dict[int, list[int]] = {}
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return []
+    for name in names:
+        if name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    left = [top]
+    while left:
+        below = children.get(left.pop(), ())
+        found += below
+        left += below
+    return found
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    finally:
+        os._exit(0)  # at once: who waits for the socket's end waits for this process

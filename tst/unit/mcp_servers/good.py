@@ -1,0 +1,131 @@
+"""A server as the official SDK makes them: on stdio, or with `http` as its argument on a free port, which it prints."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+import uvicorn
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n not much of a picture").decode()
+NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
+POINT = {
+    "$defs": {"Point": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}},
+    "type": "object",
+    "properties": {"point": {"$ref": "#/$defs/Point"}},
+    "required": ["point"],
+    "title": "PointArguments",
+}
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
+TOTAL = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
+
+TOOLS = [
+    types.Tool(name="add", description="Add two numbers.", input_schema=NUMBERS),
+    types.Tool(name="image", description="A picture.", input_schema=NOTHING),
+    types.Tool(name="sound", description="A sound.", input_schema=NOTHING),
+    types.Tool(name="total", description="A structured total.", input_schema=NUMBERS, output_schema=TOTAL),
+    types.Tool(name="files", description="Embedded resources and a link.", input_schema=NOTHING),
+    types.Tool(name="refuse", description="An answer that is an error.", input_schema=NOTHING),
+    types.Tool(name="nothing", description="An answer with nothing in it.", input_schema=NOTHING),
+    types.Tool(name="long", description="A long text.", input_schema=NOTHING),
+    types.Tool(name="who", description="What the server knows of its episode.", input_schema=NOTHING),
+    types.Tool(name="note", description="Write a line to a file.", input_schema={"type": "object"}),
+    types.Tool(name="move.point", description="A name with a dot, a schema with a reference.", input_schema=POINT),
+    types.Tool(name="wait", description="Answer when every call that is wanted has come.", input_schema=NUMBERS),
+]
+PER_PAGE = 5
+waiting = 0
+all_here = anyio.Event()
+
+
+async def list_tools(
+    _: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+) -> types.ListToolsResult:
+    start = int(params.cursor) if params is not None and params.cursor else 0
+    end = start + PER_PAGE
+    return types.ListToolsResult(tools=TOOLS[start:end], next_cursor=str(end) if end < len(TOOLS) else None)
+
+
+async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+    arguments = params.arguments or {}
+    match params.name:
+        case "add":
+            return said(str(arguments["a"] + arguments["b"]))
+        case "image":
+            return types.CallToolResult(
+                content=[types.TextContent(text="before"), types.ImageContent(data=PIXEL, mime_type="image/png")]
+            )
+        case "sound":
+            return types.CallToolResult(content=[types.AudioContent(data=PIXEL, mime_type="audio/wav")])
+        case "total":
+            return types.CallToolResult(content=[], structured_content={"total": arguments["a"] + arguments["b"]})
+        case "files":
+            text = types.TextResourceContents(uri="file:///notes.txt", mime_type="text/plain", text="the notes")
+            blob = types.BlobResourceContents(uri="file:///data.bin", blob=PIXEL)
+            return types.CallToolResult(
+                content=[
+                    types.EmbeddedResource(resource=text),
+                    types.EmbeddedResource(resource=blob),
+                    types.ResourceLink(name="manual", uri="https://example.com/manual", description="the manual"),
+                ]
+            )
+        case "refuse":
+            return types.CallToolResult(content=[types.TextContent(text="no such order")], is_error=True)
+        case "nothing":
+            return types.CallToolResult(content=[])
+        case "long":
+            return said("x" * 2_000_000)
+        case "who":
+            known = ("AGENT_ENV_TASK_ID", "AGENT_ENV_PARAMS", "AGENT_ENV_UNIVERSE", "GIVEN", "HIDDEN")
+            return said("\n".join([os.getcwd(), str(os.getpid()), *(f"{name}={os.environ.get(name)}" for name in known)]))
+        case "note":
+            Path("notes.txt").write_text(str(arguments))
+            return said("noted")
+        case "wait":
+            return await wait_for_all(arguments["a"])
+        case _:
+            return said("moved")
+
+
+async def wait_for_all(count: int) -> types.CallToolResult:
+    global waiting
+    waiting += 1
+    if waiting == count:
+        all_here.set()
+    await all_here.wait()
+    return said(f"{count} at once")
+
+
+def said(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=text)])
+
+
+async def over_stdio(server: Server[Any]) -> None:
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+def over_http(server: Server[Any], *, as_json: bool) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(100)
+        print(listening.getsockname()[1], flush=True)
+        app = server.streamable_http_app(json_response=as_json)
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    made = Server("good", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
+    if "http" in sys.argv:
+        over_http(made, as_json="json" in sys.argv)
+    else:
+        anyio.run(over_stdio, made)

@@ -1,0 +1,315 @@
+"""Servers without the SDK, most of them bad: the first argument says what one does. A line of JSON each way.
+
+Its one tool is `act`, with an integer `count` and anything else; what it answers is the behaviour's to say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+ACT = {
+    "name": "act",
+    "description": "Do it.",
+    "inputSchema": {"type": "object", "properties": {"count": {"type": "integer"}}},
+}
+Message = dict[str, Any]
+
+
+def write(message: Any) -> None:
+    raw(json.dumps(message).encode() + b"\n")
+
+
+def raw(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def read() -> Message:
+    line = sys.stdin.buffer.readline()
+    if not line:
+        raise EOFError
+    return json.loads(line)
+
+
+def answer(request: Message, result: Any) -> None:
+    write({"jsonrpc": "2.0", "id": request["id"], "result": result})
+
+
+def refuse(request: Message, code: int, message: str) -> None:
+    write({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
+
+
+def text(said: str) -> Message:
+    return {"content": [{"type": "text", "text": said}]}
+
+
+def initialized(request: Message, version: str = "2025-06-18") -> None:
+    answer(
+        request,
+        {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}},
+    )
+
+
+def serve(
+    call: Callable[[Message], None] = lambda request: answer(request, text("done")),
+    *,
+    tools: Callable[[Message], None] = lambda request: answer(request, {"tools": [ACT]}),
+    initialize: Callable[[Message], None] = initialized,
+) -> None:
+    try:
+        while True:
+            message = read()
+            method = message.get("method")
+            if method == "initialize":
+                initialize(message)
+            elif method == "tools/list":
+                tools(message)
+            elif method == "tools/call":
+                call(message)
+            elif "id" in message and method:
+                refuse(message, -32601, "Method not found")
+    except EOFError:
+        pass
+
+
+def forever() -> None:
+    while True:
+        time.sleep(1000)
+
+
+def ends(code: int) -> Callable[[Message], None]:
+    def end(_: Message) -> None:
+        note("Traceback (most recent call last):")
+        note("ValueError: the database is gone")
+        os._exit(code)
+
+    return end
+
+
+def answers_and_ends(request: Message) -> None:
+    answer(request, text("the last one"))
+    os._exit(5)
+
+
+def is_killed(_: Message) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hangs(request: Message) -> None:
+    note("waiting for a lock")
+    if request["method"] == "tools/call" and request["params"]["arguments"].get("count") == 1:
+        answer(request, text("not yet"))
+
+
+def stays() -> None:
+    """Heeds neither the end of its input nor SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    serve(lambda request: answer(request, text(str(os.getpid()))))
+    forever()
+
+
+def floods_a_line(_: Message) -> None:
+    while True:
+        raw(b"x" * 65536)
+
+
+def floods_lines(_: Message) -> None:
+    line = json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
+    while True:
+        raw(line.encode() + b"\n")
+
+
+def floods_answers(request: Message) -> None:
+    while True:
+        answer({"id": request["id"] - 1}, {})
+
+
+def floods_text(_: Message) -> None:
+    while True:
+        raw(b"not a message\n" * 1000)
+
+
+def floods_stderr(request: Message) -> None:
+    for _ in range(3000):
+        sys.stderr.buffer.write(b"y" * 100_000)
+    note("that was all")
+    answer(request, text("done"))
+
+
+def chatters(request: Message) -> None:
+    raw(b"Server running on stdio\n\n")
+    raw(b'{"level": "info", "message": "a call"}\n')
+    raw(b"\xff\xfe\n")
+    answer(request, text("done"))
+
+
+def answers(line: Callable[[int], bytes]) -> Callable[[Message], None]:
+    return lambda request: raw(line(request["id"]) + b"\n")
+
+
+def asks(request: Message) -> None:
+    """Asks all that a server may ask, and answers with what it was told."""
+    told: list[str] = []
+    for method, params in (
+        ("ping", {}),
+        ("roots/list", {}),
+        ("sampling/createMessage", {"messages": [], "maxTokens": 1}),
+        ("elicitation/create", {"message": "who?", "requestedSchema": {"type": "object", "properties": {}}}),
+        ("no/such", {}),
+    ):
+        write({"jsonrpc": "2.0", "id": method, "method": method, "params": params})
+        while (message := read()).get("id") != method:
+            pass
+        told.append(f"{method}: {'result' if 'result' in message else message['error']['message']}")
+    answer(request, text("\n".join(told)))
+
+
+def notifies(request: Message) -> None:
+    for method, params in (
+        ("notifications/tools/list_changed", {}),
+        ("notifications/message", {"level": "warning", "data": "the stock is low"}),
+        ("notifications/progress", {"progressToken": request["id"], "progress": 0.5}),
+        ("notifications/progress", "nonsense"),
+        ("notifications/of_another_kind", {"a": 1}),
+        ("notifications/cancelled", {"requestId": 99}),
+    ):
+        write({"jsonrpc": "2.0", "method": method, "params": params})
+    answer(request, text("done"))
+
+
+def starts_others(request: Message) -> None:
+    """Starts a child, a grandchild, and one that has left the process group and lost its parent."""
+    ignore = "trap '' TERM HUP; " if "stubborn" in sys.argv else ""
+    script = f"{ignore}sleep 1000 & echo $!; exec sleep 1000"
+    child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    grandchild = child.stdout.readline().decode().strip()
+    detached = subprocess.run(
+        ["setsid", "sh", "-c", f"{ignore}sleep 1000 >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, check=True
+    )
+    answer(request, text(f"{os.getpid()} {child.pid} {grandchild} {detached.stdout.decode().strip()}"))
+
+
+def records() -> None:
+    """Writes down what it is sent, and does not answer calls."""
+    with open("received.jsonl", "w") as file:
+        for line in sys.stdin:
+            file.write(line)
+            file.flush()
+            message = json.loads(line)
+            if message.get("method") == "initialize":
+                initialized(message)
+            elif message.get("method") == "tools/list":
+                answer(message, {"tools": [ACT]})
+
+
+def lists_on_and_on(request: Message) -> None:
+    cursor = int(request["params"].get("cursor") or 0) if request.get("params") else 0
+    answer(request, {"tools": [], "nextCursor": str(cursor + 1)})
+
+
+def lists_in_a_circle(request: Message) -> None:
+    answer(request, {"tools": [ACT], "nextCursor": "again"})
+
+
+def needs_no_handshake(request: Message) -> None:
+    supported = {"supported": ["2026-07-28"], "requested": "2025-11-25"}
+    error = {"code": -32022, "message": "no", "data": supported}
+    write({"jsonrpc": "2.0", "id": request["id"], "error": error})
+
+
+def _json(result: Any) -> Callable[[int], bytes]:
+    return lambda number: json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
+
+
+STRUCTURED = {**ACT, "outputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}
+IN_CALL: dict[str, Callable[[Message], None]] = {
+    "ends": ends(4),
+    "answers_and_ends": answers_and_ends,
+    "is_killed": is_killed,
+    "hangs": hangs,
+    "floods_a_line": floods_a_line,
+    "floods_lines": floods_lines,
+    "floods_answers": floods_answers,
+    "floods_text": floods_text,
+    "floods_stderr": floods_stderr,
+    "chatters": chatters,
+    "asks": asks,
+    "notifies": notifies,
+    "starts_others": starts_others,
+    "wrong_id": answers(lambda number: _json(text("x"))(number + 7)),
+    "text_id": answers(lambda number: _json(text("x"))(str(number))),
+    "text_result": answers(_json("done")),
+    "no_content": answers(_json({"contents": []})),
+    "bad_block": answers(_json({"content": [{"type": "hologram", "data": "x"}]})),
+    "bad_image": answers(_json({"content": [{"type": "image", "data": "###", "mimeType": "image/png"}]})),
+    "wants_input": answers(_json({"resultType": "input_required", "inputRequests": {}, "requestState": "s"})),
+    "cut_json": answers(lambda number: _json(text("x"))(number)[:-4]),
+    "batch": answers(lambda number: b"[" + _json(text("x"))(number) + b"]"),
+    "surrogate": answers(lambda n: b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\ud800\\\\ud800\\u0000b\\ud83d\\ude00"}]}}' % n),
+    "invalid_utf8": answers(lambda n: b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\xffb"}]}}' % n),
+    "not_a_number": answers(lambda n: b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"structuredContent":{"n":NaN}}}' % n),
+    "deep": answers(lambda n: b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"structuredContent":{"n":%s}}}' % (n, b"[" * 900 + b"]" * 900)),
+    "many_values": answers(_json({"content": [{"type": "text", "text": "x"} for _ in range(30_000)]})),
+    "large_text": answers(_json(text("é" * 1_000_000))),
+    "null_error": answers(lambda _: b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}'),
+    "closes_stdout": lambda _: (os.close(1), forever())[0],
+}
+
+
+def main() -> None:
+    name = sys.argv[1]
+    if name == "ends_at_start":
+        ends(3)({})
+    elif name == "hangs_at_start":
+        serve(initialize=hangs)
+    elif name == "hangs_in_list":
+        serve(tools=hangs)
+    elif name == "stays":
+        stays()
+    elif name == "records":
+        records()
+    elif name == "lists_on_and_on":
+        serve(tools=lists_on_and_on)
+    elif name == "lists_in_a_circle":
+        serve(tools=lists_in_a_circle)
+    elif name == "lists_nonsense":
+        serve(tools=lambda request: answer(request, {"tools": [{"name": 3}]}))
+    elif name == "lists":
+        serve(tools=lambda request: answer(request, {"tools": json.loads(sys.argv[2])}))
+    elif name == "has_no_tools":
+        serve(tools=lambda request: refuse(request, -32601, "Method not found"))
+    elif name == "other_version":
+        serve(initialize=lambda request: initialized(request, "1999-01-01"))
+    elif name == "needs_no_handshake":
+        serve(initialize=needs_no_handshake)
+    elif name == "refuses":
+        serve(lambda request: refuse(request, int(sys.argv[2]), "the reason"))
+    elif name == "structured":
+        serve(
+            lambda request: answer(request, {"content": [], **json.loads(sys.argv[2])}),
+            tools=lambda request: answer(request, {"tools": [STRUCTURED]}),
+        )
+    elif name == "tells":
+        note(f"the key is {os.environ['KEY']}")
+        os._exit(6)
+    elif name == "pid":
+        serve(lambda request: answer(request, text(str(os.getpid()))))
+    elif name == "environment":
+        serve(lambda request: answer(request, text(json.dumps(dict(os.environ)))))
+    else:
+        serve(IN_CALL[name])
+
+
+if __name__ == "__main__":
+    main()
