@@ -1,0 +1,234 @@
+"""Starting the first process of a sandbox, and ending it with all that came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import marshal
+import os
+import socket
+import subprocess
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
+
+from agent_env._cleanup import wait_until_done
+from agent_env.errors import SandboxLostError, SandboxUnavailableError
+from agent_env.sandbox._channel import Channel
+from agent_env.sandbox._inside import MODULES
+from agent_env.sandbox._inside.processes import descendants, kill, running
+
+__all__ = ["COMPILE", "PYTHON_OPTIONS", "Launch", "code_for_this_python", "open_channel", "sources"]
+
+logger = logging.getLogger(__name__)
+
+PYTHON_OPTIONS = ("-I", "-S", "-B", "-c")
+"""A bare Python: nothing but its own library, and none of its start-up but what it cannot do without."""
+
+COMPILE = "import marshal,sys\nw=sys.stdout.buffer.write\n" + (
+    "w(marshal.dumps([(n,compile(s,n,'exec',0,1,2))for n,s in marshal.loads(sys.stdin.buffer.read())]))"
+)
+"""A program that makes `sources()` into the code that its own Python can run."""
+
+_BOOT = """
+import marshal, sys
+channel = int(sys.argv[1])
+source = open(channel, "rb", 0, closefd=False)
+def read(size):
+    data = b""
+    while len(data) < size:
+        part = source.read(size - len(data))
+        if not part:
+            sys.exit()
+        data += part
+    return data
+for name, code in marshal.loads(read(int.from_bytes(read(4), "big"))):
+    module = sys.modules[name] = type(sys)(name)
+    exec(code, module.__dict__)
+module.main(channel)
+"""
+
+_START_S = 30.0
+"""Seconds that a sandbox may take to answer for the first time; it takes a fiftieth of one."""
+_STARTING_AT_ONCE = 2 * (os.cpu_count() or 1)
+"""More of them at once take longer each, and none is ready sooner."""
+_KILLED_S = 5.0
+
+_starting: RunVar[CapacityLimiter] = RunVar("agent_env_sandboxes_starting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How a sandbox's first process is started."""
+
+    argv: Sequence[str]
+    """The program that runs a Python, and its arguments up to the Python's own."""
+    code: bytes
+    """What that Python runs."""
+    configuration: Mapping[bytes, bytes]
+    """For the method `configure`."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    inherited: Sequence[int] = ()
+    """File descriptors that `argv` speaks of."""
+    ends_within_s: float = 5.0
+    """Seconds from the end of its channel until it is killed."""
+
+
+def sources() -> bytes:
+    """The modules that run inside, as every version of Python can read them."""
+    folder = files("agent_env.sandbox") / "_inside"
+    modules = [(f"agent_env.sandbox._inside.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
+    return marshal.dumps(modules, 2)
+
+
+@cache
+def code_for_this_python() -> bytes:
+    """The modules that run inside, compiled for the Python that runs this."""
+    modules: list[tuple[str, str]] = marshal.loads(sources())
+    return marshal.dumps([(name, compile(text, name, "exec", 0, True, 2)) for name, text in modules])  # noqa: FBT003
+
+
+@asynccontextmanager
+async def open_channel(launch: Launch, folder: Path) -> AsyncGenerator[Channel]:
+    """Run a sandbox's first process for the length of the block.
+
+    Args:
+        launch: How.
+        folder: Of this sandbox; what the process says is in it.
+
+    Yields:
+        The channel to it. It is ready.
+
+    Raises:
+        SandboxUnavailableError: When it cannot be started.
+    """
+    said = folder / "said"
+    process: subprocess.Popen[bytes] | None = None
+    channel: Channel | None = None
+    limiter = _limiter()
+    ours, theirs = _socket_pair()
+    try:
+        with theirs:
+            async with limiter:
+                process = _start(launch, theirs, said)
+                theirs.close()
+                _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
+                channel.why_lost = _Why(process, said)
+                channel.send_raw(len(launch.code).to_bytes(4, "big") + launch.code)
+                channel.post(b"configure", *(part for pair in launch.configuration.items() for part in pair))
+                await _until_ready(channel)
+        yield channel
+    finally:
+        ending = asyncio.create_task(_end(process, channel, ours, launch.ends_within_s), name=f"end {folder}")
+        grace_s = launch.ends_within_s + 2 * _KILLED_S
+        await wait_until_done(ending, grace_s=grace_s, what=f"ending the sandbox in {folder}")
+
+
+def _limiter() -> CapacityLimiter:
+    try:
+        return _starting.get()
+    except LookupError:
+        limiter = CapacityLimiter(_STARTING_AT_ONCE)
+        _starting.set(limiter)
+        return limiter
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    try:
+        ours, theirs = socket.socketpair()
+    except OSError as exc:
+        raise SandboxUnavailableError(f"no socket for a sandbox: {exc.strerror}: raise `ulimit -n`") from exc
+    ours.setblocking(False)  # noqa: FBT003 - it has no name
+    return ours, theirs
+
+
+def _start(launch: Launch, theirs: socket.socket, said: Path) -> subprocess.Popen[bytes]:
+    """Start the process. At once and in this thread: the kernel ends a sandbox with the thread that has started it."""
+    argv = [*launch.argv, *PYTHON_OPTIONS, _BOOT, str(theirs.fileno())]
+    try:
+        with said.open("wb") as output:
+            return subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=launch.environment,
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(theirs.fileno(), *launch.inherited),
+            )
+    except OSError as exc:
+        raise SandboxUnavailableError(f"{argv[0]} cannot be started: {exc.strerror}") from exc
+
+
+async def _until_ready(channel: Channel) -> None:
+    clock = asyncio.timeout(_START_S)
+    try:
+        async with clock:
+            await channel.is_ready
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        raise SandboxUnavailableError(f"a sandbox has not started within {_START_S:g} s") from None
+    except SandboxLostError as exc:
+        raise SandboxUnavailableError(str(exc).replace("is lost", "cannot be started")) from exc
+
+
+class _Why:
+    """What is known of a process that is gone: what it said last, or how it ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
+        self._process = process
+        self._said = said
+
+    def __call__(self) -> str:
+        try:
+            lines = self._said.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            lines = []
+        if lines:
+            return lines[-1]
+        until = time.monotonic() + 0.02
+        while self._process.poll() is None and time.monotonic() < until:
+            time.sleep(0.001)  # its socket is closed a moment before it can be waited for
+        status = self._process.returncode
+        if status is None:
+            return "its first process has closed its channel"
+        return f"its first process was killed by signal {-status}" if status < 0 else f"it ended with {status}"
+
+
+async def _end(
+    process: subprocess.Popen[bytes] | None, channel: Channel | None, ours: socket.socket, within_s: float
+) -> None:
+    if channel is None:
+        ours.close()
+    else:
+        channel.end()
+    if process is not None and not await _has_ended(process, within_s):
+        logger.warning("a sandbox (process %s) does not end by itself: it is killed", process.pid)
+        # A sandbox's own first process goes by itself when the one that we know is killed, but not at once.
+        every = {process.pid, *descendants(process.pid, running())}
+        for pid in every:
+            kill(pid)
+        if not await _has_ended(process, _KILLED_S):
+            logger.error("a sandbox (process %s) cannot be killed", process.pid)
+    if channel is not None:
+        channel.close()
+
+
+async def _has_ended(process: subprocess.Popen[bytes], within_s: float) -> bool:
+    until = time.monotonic() + within_s
+    wait_s = 0.001
+    while process.poll() is None:
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, 0.02)
+    return True

@@ -1,0 +1,84 @@
+"""The folder on the disk that is a sandbox's working directory: lent to the sandbox's user, and taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from anyio import to_thread
+
+from agent_env._cleanup import wait_until_done
+from agent_env.errors import SandboxUnavailableError
+from agent_env.sandbox._place import remove_tree
+
+__all__ = ["work_folder"]
+
+logger = logging.getLogger(__name__)
+
+_CHANGE_S = 60.0
+
+
+@asynccontextmanager
+async def work_folder(files: Path | None, folder: Path, *, uid: int | None) -> AsyncGenerator[Path]:
+    """A sandbox's working directory, for the length of the block.
+
+    Args:
+        files: The folder; it is there afterwards, as the sandbox has left it, and can be read and removed by its owner.
+            None is an empty one that is removed.
+        folder: Of this sandbox.
+        uid: Whom it belongs to meanwhile; None is this process's user.
+
+    Raises:
+        SandboxUnavailableError: When it cannot be given to that user.
+    """
+    work = folder / "work" if files is None else files
+    if files is None:
+        work.mkdir()
+    try:
+        if uid is not None and files is None:
+            os.chown(work, uid, uid)
+        elif uid is not None:
+            await _in_thread(partial(_give, work, uid))
+        yield work
+    finally:
+        await _in_thread(partial(remove_tree, work) if files is None else partial(_take_back, work, uid is not None))
+
+
+async def _in_thread(function: partial[None]) -> None:
+    """Run something in a thread, and wait for it also when this is cancelled: what it does would overlap what follows."""
+    doing = asyncio.create_task(to_thread.run_sync(function), name=f"{function.func.__name__} {function.args[0]}")
+    await wait_until_done(doing, grace_s=2 * _CHANGE_S, what=doing.get_name())
+    doing.result()
+
+
+def _give(work: Path, uid: int) -> None:
+    said = _change(work, ("chown", "-Rh", f"{uid}:{uid}"))
+    if said:
+        raise SandboxUnavailableError(f"{work} cannot be given to the sandbox's user: {said}")
+
+
+def _take_back(work: Path, is_lent: bool) -> None:  # noqa: FBT001 - a partial's argument
+    changes = [("chmod", "-R", "u+rwX")]
+    if is_lent:
+        changes.insert(0, ("chown", "-Rh", f"{os.geteuid()}:{os.getegid()}"))
+    for change in changes:
+        said = _change(work, change)
+        if said:
+            logger.error("%s: what a sandbox has left stays as it is: %s", work, said)
+
+
+def _change(work: Path, change: tuple[str, ...]) -> str:
+    """Change every file in a tree; the commands do so at any depth, and follow no symlink. Return what went wrong."""
+    try:
+        done = subprocess.run(
+            [*change, "--", work], timeout=_CHANGE_S, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return str(exc)
+    return done.stderr.decode("utf-8", "replace").strip().splitlines()[0] if done.returncode and done.stderr else ""
