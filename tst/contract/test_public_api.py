@@ -69,7 +69,7 @@ MEMBERS = {
 
 FIELDS = {
     "Event": "kind at_s step turn data",
-    "RunHeader": "task_id bundle_name bundle_version params tags",
+    "RunHeader": "task_id bundle_name bundle_version params tags bundle_root",
     "PlayerTurn": "prompt system_prompt tools messages params task_id turn",
     "EpisodeView": "task_id params tags messages replies calls conversations scores cut states",
     "CallRecord": "tool arguments text is_error turn",

@@ -74,6 +74,7 @@ class EpisodeLog:
             bundle_version=task.bundle.version,
             params=task.params,
             tags=task.tags,
+            bundle_root=str(task.bundle.root),
         )
         self._sink.opened(header)
 

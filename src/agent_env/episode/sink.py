@@ -76,6 +76,8 @@ class RunHeader:
     bundle_version: str
     params: Mapping[str, Any]
     tags: tuple[str, ...]
+    bundle_root: str = ""
+    """The bundle's folder, absolute: where `agent-env rescore` looks for its verifiers."""
 
 
 class EpisodeSink(Protocol):

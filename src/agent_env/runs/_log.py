@@ -67,7 +67,7 @@ class Opened:
             task_id=column_text(header.task_id),
             bundle_name=column_text(header.bundle_name),
             bundle_version=column_text(header.bundle_version),
-            head=encode({"params": header.params, "tags": list(header.tags)}),
+            head=encode({"params": header.params, "tags": list(header.tags), "bundle_root": header.bundle_root}),
             at_s=at_s,
         )
 

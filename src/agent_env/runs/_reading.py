@@ -212,6 +212,7 @@ def read_record(conn: sqlite3.Connection, run_id: str, *, first: int = 0, limit:
         run=summary_of(row),
         params=head.get("params", {}),
         tags=tuple(head.get("tags", ())),
+        bundle_root=head.get("bundle_root", ""),
         events=tuple(events),
         next_event=last if last < row["events"] and events else None,
     )

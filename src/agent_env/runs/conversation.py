@@ -35,7 +35,7 @@ class Item:
     seq: int
     """The place of its event in the run."""
     look: str
-    """How it looks: `step`, `prompt`, a message's role, `call`, `score`, `failure`, `cut`, `other`."""
+    """How it looks: `step`, `prompt`, a message's role, `agent`, `call`, `state`, `score`, `failure`, `cut`, `other`."""
     title: str
     text: str = ""
     note: str = ""
@@ -216,10 +216,64 @@ def _end_turn(reading: _Reading, event: RunEvent) -> None:
 def _score(event: RunEvent) -> Item:
     data = event.data
     metrics = _mapping(data.get("metrics"))
-    sections = (Section(title="metrics", text=pretty(metrics), is_folded=False),) if metrics else ()
+    sections = [Section(title="metrics", text=pretty(metrics), is_folded=False)] if metrics else []
+    judge = _mapping(data.get("judge"))
+    if judge:
+        answers = "\n\n".join(_text(answer) for answer in _list(judge.get("answers")))
+        sections.append(
+            Section(title=f"what the judge {_text(judge.get('model'))} was asked", text=_text(judge.get("prompt")))
+        )
+        sections.append(Section(title="what it answered", text=answers, is_folded=False))
     value = data.get("value")
     note = f"{value:.6g}" if isinstance(value, int | float) else _text(value)
-    return _item(event, "score", event.step, text=_text(data.get("explanation")), note=note, sections=sections)
+    return _item(event, "score", event.step, text=_text(data.get("explanation")), note=note, sections=tuple(sections))
+
+
+def _agent_said(event: RunEvent) -> Item:
+    data = event.data
+    message = _mapping(data.get("message"))
+    text, sections = _content(message.get("content"))
+    names = [_text(_mapping(call).get("name")) for call in _list(message.get("tool_calls"))]
+    notes = (_text(data.get("model")), f"calls {', '.join(names)}" if names else "", _duration(data.get("duration_s")))
+    title = _text(data.get("agent")) or "another agent"
+    return _item(event, "agent", title, text=text, sections=tuple(sections), note=" · ".join(filter(None, notes)))
+
+
+def _agent_called(event: RunEvent) -> Item:
+    data = event.data
+    is_error = bool(data.get("is_error"))
+    answer = Section(
+        title="error" if is_error else "answer", text=_text(data.get("text")), is_folded=False, is_error=is_error
+    )
+    sections = (Section(title="arguments", text=pretty(data.get("arguments")), is_folded=False), answer)
+    title = f"{_text(data.get('agent'))}: {_text(data.get('tool'))}"
+    return _item(event, "call", title, sections=sections, note=_duration(data.get("duration_s")), is_error=is_error)
+
+
+def _state(event: RunEvent) -> Item:
+    data = event.data
+    changes = _list(data.get("changes"))
+    left_out = data.get("left_out")
+    more = left_out if isinstance(left_out, int) else 0
+    count = len(changes) + more
+    lines = [_change(_mapping(change)) for change in changes]
+    if more:
+        lines.append(f"and {more} more")
+    note = f"{count} change{'s' * (count != 1)}" if count else "unchanged"
+    return _item(event, "state", f"state of {_text(data.get('env'))}", text="\n".join(lines), note=note)
+
+
+def _change(change: Mapping[str, Any]) -> str:
+    path = _text(change.get("path")) or "/"
+    if "before" not in change:
+        return f"+ {path}: {pretty(change.get('after'))}"
+    if "after" not in change:
+        return f"- {path}: {pretty(change.get('before'))}"
+    return f"{path}: {pretty(change.get('before'))} → {pretty(change.get('after'))}"
+
+
+def _skipped(event: RunEvent) -> Item:
+    return _item(event, "other", f"{event.step} skipped", text=_text(event.data.get("reason")))
 
 
 def _failure(event: RunEvent) -> Item:
@@ -246,7 +300,11 @@ _CHANGES: Mapping[str, Callable[[_Reading, RunEvent], None]] = {
 _ITEMS: Mapping[str, Callable[[RunEvent], Item]] = {
     "step_started": _start_step,
     "cut": _cut,
+    "agent_said": _agent_said,
+    "agent_called": _agent_called,
+    "state": _state,
     "score": _score,
+    "skipped": _skipped,
     "failure": _failure,
 }
 

@@ -62,6 +62,11 @@ class HeaderLike(Protocol):
         """The task's tags."""
         ...
 
+    @property
+    def bundle_root(self) -> str:
+        """The bundle's folder."""
+        ...
+
 
 class EventLike(Protocol):
     """One thing that happened in an episode, as `agent_env.episode.Event` has it."""
@@ -183,6 +188,8 @@ class RunRecord:
     run: RunSummary
     params: Mapping[str, Any]
     tags: tuple[str, ...]
+    bundle_root: str
+    """The bundle's folder when it was played; empty where the record does not say."""
     events: tuple[RunEvent, ...]
     next_event: int | None
     """Pass it as `first` for the next page; None when these are the last so far."""
