@@ -220,6 +220,7 @@ def test_an_answer_is_read(answer: str, score: float, explanation: str) -> None:
         ('{"score": 0, "explanation": "it wrote {"score": 5}"}', "its last JSON object does not parse, or is inside"),
         ('{"score": 0, "explanation": "it wrote {"score": 5}', "its last JSON object does not parse, or is inside"),
         ('{"score": 5} {"score": 0, "explanation": "cut', "its last JSON object does not parse, or is inside"),
+        ('{"score": 5} }', "its last JSON object does not parse, or is inside"),
         ('{"a":' * 3000 + "1" + "}" * 3000, "its last JSON object does not parse, or is inside"),
         ("{" * 100_000 + "}", "its last JSON object does not parse, or is inside"),
     ],
