@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from making.database import make_database
+from making.talks import talk
 from making.tasks import SPLITS, make_cases, one_turn
 
 BUNDLE = Path(__file__).resolve().parent
@@ -36,9 +37,10 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes((json.dumps(database, separators=(",", ":")) + "\n").encode())
     for split in SPLITS:
-        write_lines(
-            options.folder / "tasks" / f"{split}.jsonl", [one_turn(made) for made in make_cases(database, split)]
-        )
+        made = list(make_cases(database, split))
+        write_lines(options.folder / "tasks" / f"{split}.jsonl", [one_turn(each) for each in made])
+        firsts = [each for each in made if each.number == 1]
+        write_lines(options.folder / "tasks" / f"talk-{split}.jsonl", [talk(each) for each in firsts])
 
 
 if __name__ == "__main__":

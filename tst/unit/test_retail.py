@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_env.bundle import Bundle, Task, load_bundle, validate_bundle
+from agent_env.bundle import Bundle, PythonRef, Task, load_bundle, validate_bundle
 from agent_env.envs import EnvSession, ToolAnswer, open_env
 from agent_env.episode import open_episode
 
@@ -45,6 +46,7 @@ ADDRESS = {
     "country": "Verland",
     "zip": "20400",
 }
+NOT_FOUND = "there is no user with this email address"
 SHELF, STOOL = "7000000001", "7000000002"
 SMALL: dict[str, Any] = {
     "products": {
@@ -235,11 +237,13 @@ async def test_it_has_the_sixteen_tools(bundle: Bundle) -> None:
 
 
 def test_there_are_tasks_of_every_kind_in_both_splits_and_no_customer_is_in_both(bundle: Bundle) -> None:
-    """At least 80 tasks in all; a split says nothing of the other one's customers."""
-    train, test = bundle.select("train"), bundle.select("test")
-    assert len(train) + len(test) == len(bundle.tasks) >= 80
-    assert {task.tags[2] for task in train} == {task.tags[2] for task in test}
-    assert not {task.params["user_id"] for task in train} & {task.params["user_id"] for task in test}
+    """At least 80 tasks of one turn; a split says nothing of the other one's customers, in whichever form."""
+    splits = {name: bundle.select(name) for name in ("train", "test", "talk-train", "talk-test")}
+    assert len(splits["train"]) + len(splits["test"]) >= 80
+    assert sum(len(tasks) for tasks in splits.values()) == len(bundle.tasks)
+    assert len({frozenset(task.tags[2] for task in tasks) for tasks in splits.values()}) == 1
+    people = {name: {task.params["user_id"] for task in tasks} for name, tasks in splits.items()}
+    assert not (people["train"] | people["talk-train"]) & (people["test"] | people["talk-test"])
 
 
 def test_every_tool_is_used_and_every_write_is_to_be_refused_somewhere(bundle: Bundle) -> None:
@@ -266,7 +270,7 @@ def test_every_tool_is_used_and_every_write_is_to_be_refused_somewhere(bundle: B
 async def test_every_gold_call_is_answered_and_changes_what_is_the_customers(bundle: Bundle, database: Any) -> None:
     """Only looking for an old email address is refused. What changes belongs to the customer, and its sums are right."""
     statuses: set[str] = set()
-    for task in bundle.tasks.values():
+    for task in (*bundle.select("train"), *bundle.select("test")):
         user = database["users"][task.params["user_id"]]
         own = (f"/users/{user['user_id']}/", *(f"/orders/{order_id}/" for order_id in user["orders"]))
         calls = [call.tool for turn in task.gold or () for call in turn.calls]
@@ -294,6 +298,104 @@ async def test_doing_nothing_changes_nothing(bundle: Bundle, database: Any) -> N
         async with open_episode(task) as episode:
             assert await episode.start() is not None
             assert not list(changes(database, episode.view.state("store")))
+
+
+# The conversations.
+
+
+async def test_a_good_clerk_and_the_customer_come_to_an_end_together(bundle: Bundle, database: Any) -> None:
+    """The clerk's gold turns answer what the scripted customer says, and leave what the case of one turn leaves."""
+    for task in bundle.select("talk-test"):
+        assert task.gold is not None
+        said: list[str] = []
+        async with open_episode(task) as episode:
+            turn = await episode.start()
+            for gold in task.gold:
+                assert turn is not None, task.id
+                said.append(turn.prompt)
+                answers = [await turn.call(call.tool, call.arguments) for call in gold.calls]
+                assert all(answer.is_error is (answer.text == NOT_FOUND) for answer in answers), task.id
+                if gold is task.gold[-1]:
+                    left = list(changes(database, episode.view.state("store")))
+                    async with gold_played(bundle.task(task.id.removeprefix("talk-"))) as (_, state):
+                        assert left == list(changes(database, state)), task.id
+                turn = await turn.end({"role": "assistant", "content": gold.reply})
+            assert turn is None, task.id
+        script = task.params["script"]
+        told = " ".join(said)
+        assert all(ask["text"] in told for ask in script["asks"]), task.id
+        assert all(text in told for ask in script["asks"] for _, text in ask["details"]), task.id
+
+
+@dataclass(kw_only=True)
+class Talk:
+    """A conversation as the customer has it."""
+
+    params: Mapping[str, Any]
+    messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+
+ASKS = [
+    {
+        "text": "Cancel #W1.",
+        "details": [["reason", "I no longer need it."], ["refused", "If not, leave it."]],
+    },
+    {"text": "Where is #W2?", "details": []},
+]
+
+
+@pytest.fixture
+def say(bundle: Bundle) -> Callable[..., str | None]:
+    """Tells the customer something, and returns what they say; each is part of one conversation."""
+    reply: Any = PythonRef(bundle.root, Path("agents/customer.py"), "reply").load()
+    talk = Talk(
+        params={"script": {"identity": ["My email is ann@post.example.", "I am Ann Lee, zip 20400."], "asks": ASKS}}
+    )
+
+    def said(heard: str = "") -> str | None:
+        if heard:
+            talk.messages.append({"role": "user", "content": heard})
+        answer = reply(talk)
+        if answer is not None:
+            talk.messages.append({"role": "assistant", "content": answer})
+        return answer
+
+    return said
+
+
+def test_the_customer_says_one_thing_at_a_time(say: Callable[..., str | None]) -> None:
+    """Who they are, why, and the go-ahead, each when asked for it; then the next matter."""
+    assert say() == "Cancel #W1."
+    assert say("What is your email address?") == "My email is ann@post.example."
+    assert say("I cannot find you. Your name and zip code, please?") == "I am Ann Lee, zip 20400."
+    assert say("Thank you. Why do you want to cancel?") == "I no longer need it."
+    assert say("Do you confirm the cancellation (yes/no)?") == "Yes, please go ahead."
+    assert say("Done. Anything else?") == "Where is #W2?"
+    assert say("It was delivered.") is None
+
+
+def test_the_customer_tells_what_is_missing_when_a_go_ahead_is_asked_for(say: Callable[..., str | None]) -> None:
+    """A clerk who forgets to ask for the reason is told it."""
+    say()
+    assert say("Shall I proceed?") == "I no longer need it. Yes, please go ahead."
+
+
+def test_the_customer_says_what_to_do_instead_only_when_something_is_refused(say: Callable[..., str | None]) -> None:
+    """Also when the clerk's apostrophe is a typographic one."""
+    say()
+    assert say("Sorry, that order can\N{RIGHT SINGLE QUOTATION MARK}t be cancelled.") == "If not, leave it."
+
+
+def test_the_customer_repeats_what_is_asked_again_and_gives_up_what_they_do_not_know(
+    say: Callable[..., str | None],
+) -> None:
+    """A clerk who asks on and on does not keep them for ever."""
+    say()
+    assert say("What is the reason?") == "I no longer need it."
+    assert say("Pardon, what was the reason?") == "I no longer need it."
+    assert say("Which colour is it?") == "I cannot tell you more about it."
+    assert say("Which size is it?") == "I cannot tell you more about it."
+    assert say("Which shape is it?") == "Where is #W2?"
 
 
 # The tools: what they leave, and what they refuse.

@@ -9,14 +9,16 @@ from random import Random
 from making import kinds_delivered, kinds_other, kinds_pending
 from making.case import Case, Unfit
 from making.database import Record
-from making.words import closing, greeting
+from making.words import closing, introduction
 
-__all__ = ["SPLITS", "make_cases", "one_turn"]
+__all__ = ["SPLITS", "MadeCase", "identity", "make_cases", "one_turn", "verify"]
 
 SPLITS = {"train": 3, "test": 2}
 """Tasks of each kind by split."""
 
 Kind = Callable[[Case], None]
+
+_GREETINGS = ("Hello.", "Good morning.", "Hi there!", "Good evening.", "Dear support desk,")
 
 
 class MadeCase:
@@ -25,6 +27,7 @@ class MadeCase:
     def __init__(self, case: Case, kind: str, split: str, number: int, tags: list[str]) -> None:
         self.case = case
         self.id = f"{kind}-{split}-{number}"
+        self.number = number
         self.tags = tags
         self.seed = f"retail words {self.id}"
 
@@ -59,8 +62,8 @@ def make_cases(database: Record, split: str) -> Iterator[MadeCase]:
 def one_turn(made: MadeCase) -> Record:
     """Return a case as a task in which the customer says everything at once, and nothing more."""
     case, random = made.case, Random(made.seed)
-    how, find = _identity(case, random)
-    said = [how]
+    lines, find = identity(case, random)
+    said = [random.choice(_GREETINGS), *lines]
     for ask in case.asks:
         said += [ask.text, *(text for _, text in ask.details)]
     said.append(closing(random))
@@ -72,11 +75,11 @@ def one_turn(made: MadeCase) -> Record:
         "params": {"user_id": case.user["user_id"]},
         "prompt": " ".join(said),
         "gold": [{"calls": calls, "reply": reply}],
-        **_verify(case),
+        **verify(case),
     }
 
 
-def _verify(case: Case) -> Record:
+def verify(case: Case) -> Record:
     """Return what scores a case where the state that the right calls leave does not say all: the `verify` of a task."""
     check: Record = {}
     if case.must_call:
@@ -90,23 +93,18 @@ def _verify(case: Case) -> Record:
     }
 
 
-def _identity(case: Case, random: Random) -> tuple[str, list[Record]]:
+def identity(case: Case, random: Random) -> tuple[list[str], list[Record]]:
     """Return how the customer says who they are, and how the clerk finds and reads their account."""
     user, name = case.user, case.user["name"]
     chance = random.randrange(100)
-    by_name = {
-        "tool": "find_user_id_by_name_zip",
-        "arguments": {**name, "zip": user["address"]["zip"]},
-    }
+    by_name = {"tool": "find_user_id_by_name_zip", "arguments": {**name, "zip": user["address"]["zip"]}}
     read = {"tool": "get_user_details", "arguments": {"user_id": user["user_id"]}}
-    if chance < 60:
-        how = greeting(user, random, by_email=True)
-        return how, [{"tool": "find_user_id_by_email", "arguments": {"email": user["email"]}}, read]
-    if chance < 85:
-        return greeting(user, random, by_email=False), [by_name, read]
-    old_email = f"{name['last_name'].lower()}.{name['first_name'].lower()}@mail.example"
-    how = greeting(user, random, by_email=False, old_email=old_email)
-    return how, [{"tool": "find_user_id_by_email", "arguments": {"email": old_email}}, by_name, read]
+    if chance < 25:
+        return introduction(user, random, email=None), [by_name, read]
+    old = chance < 40
+    email = f"{name['last_name'].lower()}.{name['first_name'].lower()}@mail.example" if old else user["email"]
+    by_email = {"tool": "find_user_id_by_email", "arguments": {"email": email}}
+    return introduction(user, random, email=email), [by_email, *([by_name] if old else []), read]
 
 
 def _refuses(case: Case) -> bool:

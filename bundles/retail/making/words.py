@@ -7,29 +7,19 @@ from random import Random
 from making.case import changes
 from making.database import Record
 
-__all__ = ["closing", "greeting", "listed", "place", "thing", "wish"]
+__all__ = ["closing", "introduction", "listed", "place", "thing", "wish"]
 
 
-def greeting(user: Record, random: Random, *, by_email: bool, old_email: str | None = None) -> str:
-    """Return how a customer says who they are."""
+def introduction(user: Record, random: Random, *, email: str | None) -> list[str]:
+    """Return how a customer says who they are: by an email address that the shop may have, and by name and zip code."""
     name = f"{user['name']['first_name']} {user['name']['last_name']}"
-    by_name = f"{name}, zip code {user['address']['zip']}"
-    if old_email is not None:
-        return f"Hello, my email address should be {old_email}. If you do not find me by it: I am {by_name}."
-    if by_email:
-        return random.choice(
-            [
-                f"Hello, this is {name}, my email address is {user['email']}.",
-                f"Good morning. You have me as {user['email']}.",
-                f"Hi there! {name} here ({user['email']}).",
-            ]
-        )
-    return random.choice(
-        [
-            f"Hello, I am {by_name}. I do not know which email address you have of me.",
-            f"Good evening, {by_name} here. I have no email address at hand.",
-        ]
+    by_name = f"I am {name}, zip code {user['address']['zip']}."
+    if email is None:
+        return [f"{by_name} I do not know which email address you have of me."]
+    by_email = random.choice(
+        [f"My email address should be {email}.", f"You have me as {email}, I think.", f"Look for {email}, please."]
     )
+    return [by_email, by_name]
 
 
 def closing(random: Random) -> str:
