@@ -17,7 +17,7 @@ __all__ = ["model_player"]
 
 
 def model_player(spec: ModelSpec) -> Player:
-    """Make a player of a model: `play(task, model_player(spec))`.
+    """Make a player of a model, for `play`.
 
     It keeps nothing between messages: any number of episodes may be played with it at once. Within
     `agent_env.chat.open_chat()` they share their connections.

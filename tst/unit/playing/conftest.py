@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from agent_env import Bundle, load_bundle
 from agent_env.bundle import ModelSpec
 
 Answer = Callable[[Request], Response | Awaitable[Response]]
@@ -149,6 +151,143 @@ def endpoint() -> Generator[Endpoint]:
     """A server that the test tells what to answer."""
     with Endpoint() as server:
         yield server
+
+
+SHOP = {
+    "bundle.yaml": """\
+name: shop
+version: "1.0"
+envs:
+  store: {python: "envs/store.py:Store", universe: universes/store.json}
+agents:
+  clerk: {kind: played, system_prompt: "You keep the shop.", envs: [store]}
+  guest: {kind: scripted, python: "agents/guest.py:say"}
+players:
+  best: players/best.py:play
+  broken: players/best.py:broken
+""",
+    "envs/store.py": """\
+from typing import Literal
+
+from agent_env import Env, ToolAnswer, ToolError, tool
+from agent_env.errors import EnvBrokenError
+
+
+class Store(Env):
+    @tool
+    def sell(self, count: int, to: str | None = None, colour: Literal["red", "blue"] = "red", tags: list[str] = []) -> str:
+        \"""Sell some of the stock.
+
+        Args:
+            count: How many.
+            to: Who buys them.
+            colour: Which ones.
+            tags: What else to note.
+        \"""
+        print("a bundle prints")
+        if count > self.state["stock"]:
+            raise ToolError(f"only {self.state['stock']} are left")
+        self.state["stock"] -= count
+        self.state["sold"].append({"count": count, "to": to, "colour": colour, "tags": tags})
+        return f"{self.state['stock']} are left"
+
+    @tool
+    def close_shop(self) -> ToolAnswer:
+        \"""Close the shop.\"""
+        self.state["closed"] = True
+        return ToolAnswer("closed", ends_turn=True)
+
+    @tool
+    def burn(self) -> None:
+        \"""Burn the shop down.\"""
+        raise EnvBrokenError("the shop is gone")
+
+    @tool
+    def shout(self) -> str:
+        \"""Shout.\"""
+        return "red: \\x1b[31mred"
+""",
+    "universes/store.json": '{"stock": 10, "sold": [], "closed": false}',
+    "verifiers/sold.py": """\
+def score(episode):
+    sold = sum(sale["count"] for sale in episode.state()["sold"])
+    return {"score": sold == episode.params["count"], "explanation": f"sold {sold}", "metrics": {"sold": sold}}
+""",
+    "agents/guest.py": """\
+def say(turn):
+    lines = ["I want some.", "And now?", "Good bye."]
+    return lines[turn.turn] if turn.turn < len(lines) else None
+""",
+    "players/best.py": """\
+import json
+
+
+def play(turn):
+    if turn.messages[-1]["role"] == "tool":
+        return {"role": "assistant", "content": "Sold."}
+    arguments = json.dumps({"count": turn.params["count"]})
+    return {"role": "assistant", "content": "", "tool_calls": [{"name": "sell", "arguments": arguments}]}
+
+
+def broken(turn):
+    raise KeyError("bug")
+""",
+    "tasks/three.yaml": """\
+id: three
+tags: [easy]
+params: {count: 3}
+prompt: Sell {{ params.count }}.
+verify: {python: verifiers/sold.py}
+gold:
+  - calls: [{tool: sell, arguments: {count: 3, to: Ann}}]
+    reply: Three are sold.
+""",
+    "tasks/closing.yaml": """\
+id: closing
+tags: [easy]
+params: {count: 2}
+prompt: [Sell one., "Sell another, and close."]
+verify: {python: verifiers/sold.py}
+gold:
+  - calls: [{tool: sell, arguments: {count: 1}}]
+    reply: One is sold.
+  - calls: [{tool: sell, arguments: {count: 1}}, {tool: close_shop}, {tool: sell, arguments: {count: 1}}]
+""",
+    "tasks/talk.yaml": """\
+id: talk
+tags: [hard]
+params: {count: 5}
+prompt: {by: guest}
+verify: {python: verifiers/sold.py}
+gold:
+  - calls: [{tool: sell, arguments: {count: 5}}]
+    reply: Here they are.
+""",
+    "tasks/free.yaml": """\
+id: free
+tags: [hard]
+params: {count: 0}
+prompt: Do nothing.
+verify: {python: verifiers/sold.py}
+""",
+    "evals/easy.yaml": "tags: [easy]\n",
+}
+
+
+@pytest.fixture
+def shop_dir(tmp_path: Path) -> Path:
+    """A folder with a bundle: three tasks with gold, one of several turns and one that another agent leads; one without."""
+    root = tmp_path / "shop"
+    for name, text in SHOP.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.fixture
+def shop(shop_dir: Path) -> Bundle:
+    """That bundle."""
+    return load_bundle(shop_dir)
 
 
 @pytest.fixture(autouse=True)
