@@ -172,8 +172,9 @@ def _message(said: object, script: PythonRef) -> Message | None:
     if isinstance(said, str):
         return Message(role="assistant", content=said)
     if isinstance(said, Mapping):
-        message: dict[str, object] = {"content": "", **cast("Mapping[str, object]", said), "role": "assistant"}
+        message: dict[str, object] = {"content": "", **cast("Mapping[str, object]", said)}
+        message["role"] = "assistant"
         if isinstance(message["content"], str | list) and isinstance(message.get("tool_calls", []), list):
             return cast("Message", message)
-    what = f"{script} returned a {type(said).__name__}"
+    what = f"{script} returned a {type(cast('object', said)).__name__}"
     raise StepFailedError(FailureKind.AGENT, f"{what}: return the text that the agent says, a message, or None")

@@ -1,0 +1,141 @@
+"""Playing a bundle's reference solutions before anything is trained on: does each score what it claims?
+
+Covers tasks with `gold`. Each is played twice, unrecorded: its gold, and an agent that does nothing. Tasks that would ask a
+model are left out: a rehearsal costs no tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agent_env.bundle import Bundle, Conversation, JudgeVerifier, Prompt, Task, Verify
+from agent_env.episode.gold import gold_player
+from agent_env.episode.limits import Limits
+from agent_env.episode.player_turn import PlayerTurn
+from agent_env.episode.players import play
+from agent_env.errors import Problem, RewardError
+from agent_env.outcome import EpisodeResult, Outcome
+from agent_env.verify import Message
+from agent_env.verify.reward import resolve_reward
+
+__all__ = ["Rehearsal", "rehearse"]
+
+_AT_ONCE = 8
+_LISTED = 5
+_LIMITS = Limits(deploy_s=60.0, run_s=60.0, verify_s=120.0)
+_CLOSE = 1e-9
+"""Sums of weighted scores differ by less."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rehearsal:
+    """What came of it."""
+
+    played: int = 0
+    """Tasks whose gold was played."""
+    problems: list[Problem] = field(default_factory=list[Problem])
+    """Golds that fail, or do not score what they claim."""
+    constant: list[str] = field(default_factory=list[str])
+    """Tasks whose reward is the same for gold and for doing nothing: alone they teach nothing."""
+    asks_models: list[str] = field(default_factory=list[str])
+    """Tasks that were left out, because playing them asks a model."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What is no mistake, but worth a look, a line each."""
+        lines: list[str] = []
+        if self.constant:
+            lines.append(f"{_some(self.constant)}: doing nothing scores as much as gold")
+        if self.asks_models:
+            lines.append(f"{_some(self.asks_models)}: not played, for that asks a model")
+        return lines
+
+
+async def rehearse(
+    bundle: Bundle, tasks: Iterable[Task] | None = None, *, progress: Callable[[int, int], None] | None = None
+) -> Rehearsal:
+    """Play every reference solution of a bundle, and, beside it, an agent that does nothing.
+
+    Args:
+        bundle: A bundle without problems.
+        tasks: Those to play; None is all of them.
+        progress: Called with how many are done and how many there are.
+    """
+    chosen = [task for task in (bundle.tasks.values() if tasks is None else tasks) if task.gold is not None]
+    found = Rehearsal(asks_models=[task.id for task in chosen if _asks_a_model(task)])
+    todo = [task for task in chosen if not _asks_a_model(task)]
+    done = 0
+    waiting = iter(todo)
+
+    async def work() -> None:
+        nonlocal done
+        for task in waiting:
+            await _one(task, found)
+            done += 1
+            if progress is not None:
+                progress(done, len(todo))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(_AT_ONCE, len(todo))):
+            group.create_task(work())
+    order = {task_id: at for at, task_id in enumerate(bundle.tasks)}
+    found.constant.sort(key=order.__getitem__)
+    return found
+
+
+async def _one(task: Task, found: Rehearsal) -> None:
+    found.played += 1
+    gold = await play(task, gold_player(task), limits=_LIMITS)
+    try:
+        reward = _reward(task, gold)
+    except RewardError as exc:
+        found.problems.append(_problem(task, f"playing gold makes no reward: {exc}", "correct the task or its gold"))
+        return
+    if abs(reward - task.gold_reward) > _CLOSE * max(1.0, abs(reward)):
+        what = f"gold scores {reward:.6g} and claims {task.gold_reward:.6g}{_why(gold)}"
+        found.problems.append(_problem(task, what, f"correct gold, or write gold_reward: {reward:.6g}"))
+        return
+    idle = await play(task, _idle, limits=_LIMITS)
+    if idle.outcome is Outcome.COMPLETED and abs(_reward(task, idle) - reward) <= _CLOSE:
+        found.constant.append(task.id)
+
+
+def _reward(task: Task, result: EpisodeResult) -> float:
+    return resolve_reward(task.bundle, None, [task], judges=True).reward_of(result)
+
+
+def _idle(turn: PlayerTurn) -> Message:
+    del turn
+    return Message(role="assistant", content="")
+
+
+def _why(result: EpisodeResult) -> str:
+    said = [
+        f"{score.step} {score.value:.6g}: {score.explanation}" for score in result.scores.values() if score.explanation
+    ]
+    text = " ".join("; ".join(said).split())
+    return f" ({text[:300]})" if text else ""
+
+
+def _problem(task: Task, what: str, fix: str) -> Problem:
+    return Problem(path=task.path, line=task.line, what=f"task '{task.id}': {what}", fix=fix)
+
+
+def _asks_a_model(task: Task) -> bool:
+    agents = task.bundle.agents
+    for step in task.steps:
+        if isinstance(step, Prompt):
+            names = [step.agent, *([step.source.by] if isinstance(step.source, Conversation) else [])]
+            if any(agents[name].model is not None for name in names):
+                return True
+        elif isinstance(step, Verify) and isinstance(step.verifier, JudgeVerifier):
+            return True
+    return False
+
+
+def _some(tasks: Sequence[str]) -> str:
+    listed = ", ".join(f"'{task_id}'" for task_id in tasks[:_LISTED])
+    more = f" and {len(tasks) - _LISTED} others" if len(tasks) > _LISTED else ""
+    return f"{len(tasks)} task{'s' * (len(tasks) != 1)} ({listed}{more})"
