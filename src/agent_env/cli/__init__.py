@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -17,6 +18,7 @@ __all__ = ["main", "root"]
 COMMANDS = {
     "validate": "Check a bundle and list every problem.",
     "schema": "Print the JSON Schema of a bundle's files.",
+    "import": "Make a bundle of another project's tasks.",
     "train": "Train a model on a bundle: warm start, RL, held-out play.",
     "runs": "List the groups of runs with counts and rewards.",
     "show": "Print one run's conversation.",
@@ -36,7 +38,8 @@ class _Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"agent_env.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command = import_module(f"agent_env.cli.{module}").command
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
