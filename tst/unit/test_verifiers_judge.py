@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_env import EpisodeView, FailureKind, Message, ModelServerError
+from agent_env import EpisodeView, FailureKind, Message, ModelServerError, Score
 from agent_env.bundle import JudgeVerifier, ModelSpec, TextSource
 from agent_env.chat import ChatReply, ChatUsage
 from agent_env.verify.function import StepFailedError
-from agent_env.verify.judge import JudgeExchange, conversation_text, judge_score, read_answer
+from agent_env.verify.judge import conversation_text, judge_verdict, read_answer
+from agent_env.verify.verdict import Verdict
 
 MODEL = ModelSpec(model="small", base_url="http://127.0.0.1:1/v1")
 CONVERSATION: list[Message] = [
@@ -52,7 +53,6 @@ class Model:
     def __init__(self, *answers: str | list[dict[str, Any]] | Exception, finish_reason: str = "stop") -> None:
         self.answers = list(answers)
         self.asked: list[list[Mapping[str, Any]]] = []
-        self.heard: list[JudgeExchange] = []
         self.finish_reason = finish_reason
 
     async def __call__(self, spec: ModelSpec, messages: Sequence[Mapping[str, Any]], /) -> ChatReply:
@@ -72,13 +72,15 @@ class Model:
             tries=1,
         )
 
-    async def score(
-        self, verifier: JudgeVerifier, episode: EpisodeView | None = None, timeout_s: float | None = 5
-    ) -> Any:
-        """What the judge scores."""
-        return await judge_score(
-            "kind", verifier, episode or view(), ask=self, heard=self.heard.append, timeout_s=timeout_s
-        )
+    async def verdict(self, verifier: JudgeVerifier, timeout_s: float | None = 5) -> Verdict:
+        """What comes of asking it about the episode."""
+        return await judge_verdict("kind", verifier, view(), ask=self, timeout_s=timeout_s)
+
+    async def score(self, verifier: JudgeVerifier, timeout_s: float | None = 5) -> Score:
+        """What it scores."""
+        outcome = (await self.verdict(verifier, timeout_s)).outcome
+        assert isinstance(outcome, Score)
+        return outcome
 
 
 async def test_a_judge_scores_on_its_own_scale() -> None:
@@ -107,14 +109,18 @@ async def test_the_prompt_sees_the_conversation_quoted() -> None:
     assert '{"score": <a number from 0 to 10>' in system["content"]
 
 
-async def test_what_was_asked_and_answered_is_told() -> None:
-    """For the run: each question, its answer without thinking, and what it took."""
-    model = Model([{"type": "thinking", "thinking": "SCORE: 1"}, {"type": "text", "text": '{"score": 0}'}])
-    assert (await model.score(judge())).value == 0.0
-    [exchange] = model.heard
-    assert [message["role"] for message in exchange.messages] == ["system", "user"]
-    assert (exchange.answer, exchange.model, exchange.prompt_tokens) == ('{"score": 0}', "small-2", 7)
-    assert (exchange.completion_tokens, exchange.duration_s) == (5, 0.5)
+async def test_what_was_asked_and_answered_is_kept() -> None:
+    """For the run: the prompt, each answer without thinking, and what they took together."""
+    thinking = [{"type": "thinking", "thinking": "SCORE: 1"}, {"type": "text", "text": "Well."}]
+    verdict = await Model(thinking, '{"score": 0}').verdict(judge())
+    assert verdict.judge is not None
+    assert verdict.judge.as_json() == {
+        "prompt": "How kind?",
+        "answers": ["Well.", '{"score": 0}'],
+        "model": "small-2",
+        "usage": {"prompt_tokens": 14, "completion_tokens": 10},
+        "duration_s": 1.0,
+    }
 
 
 async def test_an_answer_without_a_score_is_asked_for_once_more() -> None:
@@ -127,7 +133,6 @@ async def test_an_answer_without_a_score_is_asked_for_once_more() -> None:
     assert again["content"].startswith(
         "No score can be read from that: there is no JSON object in it. Answer once more"
     )
-    assert [exchange.answer for exchange in model.heard] == ["It was kind.", "SCORE: 0.5"]
 
 
 async def test_two_answers_without_a_score_fail_the_step() -> None:
@@ -139,8 +144,7 @@ async def test_two_answers_without_a_score_fail_the_step() -> None:
     assert caught.value.message == (
         'judge small gave no score in 2 answers: the score is 7, which is not from 0 to 1; it said: {"score": 7}'
     )
-    assert caught.value.trace == 'It was kind.\n\n{"score": 7}'
-    assert len(model.heard) == 2
+    assert caught.value.trace == 'asked:\nHow kind?\n\nanswered:\nIt was kind.\n\nanswered:\n{"score": 7}'
 
 
 async def test_an_answer_that_was_cut_off_is_told() -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from agent_env.bundle import JudgeVerifier, ModelSpec
@@ -19,12 +19,13 @@ from agent_env.errors import BundleError, ModelServerError
 from agent_env.outcome import FailureKind, Score
 from agent_env.verify.function import StepFailedError, trace_of
 from agent_env.verify.own_time import OwnTime
+from agent_env.verify.verdict import JudgeRecord, Verdict
 from agent_env.verify.view import EpisodeView, Message, text_of
 
 if TYPE_CHECKING:
     from agent_env.chat import ChatReply
 
-__all__ = ["Ask", "JudgeExchange", "conversation_text", "judge_score", "read_answer"]
+__all__ = ["Ask", "conversation_text", "judge_verdict", "read_answer"]
 
 _ASKED = 2
 """How often an answer without a score is asked for."""
@@ -58,31 +59,9 @@ class Ask(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeExchange:
-    """One question to a judge and its answer, for the run."""
-
-    messages: tuple[Message, ...]
-    """What was asked; the second time with what went before."""
-    answer: str
-    """What the judge said, without its thinking."""
-    model: str
-    """Which model answered."""
-    prompt_tokens: int | None
-    """None where the endpoint does not say."""
-    completion_tokens: int | None
-    duration_s: float
-
-
-async def judge_score(
-    step: str,
-    verifier: JudgeVerifier,
-    view: EpisodeView,
-    *,
-    ask: Ask,
-    heard: Callable[[JudgeExchange], None],
-    timeout_s: float | None,
-) -> Score:
+async def judge_verdict(
+    step: str, verifier: JudgeVerifier, view: EpisodeView, *, ask: Ask, timeout_s: float | None
+) -> Verdict:
     """Ask a model for a score, and return it divided by `max_score`.
 
     Args:
@@ -90,34 +69,62 @@ async def judge_score(
         verifier: Who is asked, and what.
         view: The episode so far.
         ask: Asks the model.
-        heard: Is told each question with its answer as soon as that is there, also where it is no score.
         timeout_s: Seconds for all questions together.
 
     Raises:
         StepFailedError: When the prompt cannot be written, the model does not answer, or there is no score in its answers.
+            Its trace has what was asked and answered.
     """
-    messages = [
-        Message(role="system", content=_SYSTEM.format(max_score=f"{verifier.max_score:g}")),
-        Message(role="user", content=_prompt(verifier, view)),
-    ]
+    name = verifier.model.model
+    asked = _Asked(prompt=_prompt(verifier, view))
     clock = OwnTime(timeout_s)
     try:
         async with clock:
-            number, explanation, asked = await _asked(verifier, messages, ask, heard)
+            number, explanation = await _ask(verifier, ask, asked)
     except TimeoutError:
         if not clock.expired():
             raise
-        message = f"judge {verifier.model.model} took longer than {timeout_s or 0:g} s"
-        raise StepFailedError(FailureKind.VERIFIER_TIMEOUT, message) from None
+        message = f"judge {name} took longer than {timeout_s or 0:g} s"
+        raise StepFailedError(FailureKind.VERIFIER_TIMEOUT, message, asked.text()) from None
     except ModelServerError as exc:
-        message = f"judge {verifier.model.model}: {exc}"
-        raise StepFailedError(FailureKind.MODEL_SERVER, message, trace_of(exc)) from exc
-    return Score(
+        trace = f"{trace_of(exc)}\n{asked.text()}"
+        raise StepFailedError(FailureKind.MODEL_SERVER, f"judge {name}: {exc}", trace) from exc
+    except ValueError as exc:
+        shown = _clipped(asked.answers[-1]) or "nothing"
+        message = f"judge {name} gave no score in {len(asked.answers)} answers: {exc}; it said: {shown}"
+        raise StepFailedError(FailureKind.SCORE_INVALID, message, asked.text()) from None
+    score = Score(
         step=step,
         value=number / verifier.max_score,
         explanation=explanation,
-        metrics={"judge_score": number, "judge_asked": float(asked)},
+        metrics={"judge_score": number, "judge_asked": float(len(asked.answers))},
     )
+    return Verdict(outcome=score, judge=asked.record())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asked:
+    """What has been asked and answered so far."""
+
+    prompt: str
+    answers: list[str] = field(default_factory=list[str])
+    replies: list[ChatReply] = field(default_factory=list["ChatReply"])
+
+    def record(self) -> JudgeRecord:
+        usages = [reply.usage for reply in self.replies if reply.usage is not None]
+        is_known = bool(usages) and len(usages) == len(self.replies)
+        return JudgeRecord(
+            prompt=self.prompt,
+            answers=tuple(self.answers),
+            model=self.replies[-1].model,
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages) if is_known else None,
+            completion_tokens=sum(usage.completion_tokens for usage in usages) if is_known else None,
+            duration_s=sum(reply.duration_s for reply in self.replies),
+        )
+
+    def text(self) -> str:
+        parts = (f"asked:\n{self.prompt}", *(f"answered:\n{answer}" for answer in self.answers))
+        return "\n\n".join(parts)[-_DETAIL_CHARS:]
 
 
 def _prompt(verifier: JudgeVerifier, view: EpisodeView) -> str:
@@ -133,40 +140,32 @@ def _prompt(verifier: JudgeVerifier, view: EpisodeView) -> str:
         raise StepFailedError(FailureKind.VERIFIER_RAISED, str(exc), trace_of(exc)) from exc
 
 
-async def _asked(
-    verifier: JudgeVerifier, messages: list[Message], ask: Ask, heard: Callable[[JudgeExchange], None]
-) -> tuple[float, str, int]:
-    """Return the judge's number, what it says to it, and how often it was asked."""
-    name = verifier.model.model
-    answers: list[str] = []
-    why = ""
-    for asked in range(1, _ASKED + 1):
+async def _ask(verifier: JudgeVerifier, ask: Ask, asked: _Asked) -> tuple[float, str]:
+    """Return the judge's number, and what it says to it.
+
+    Raises:
+        ValueError: When no answer has a score; says what was wrong with the last.
+    """
+    scale = f"{verifier.max_score:g}"
+    messages = [
+        Message(role="system", content=_SYSTEM.format(max_score=scale)),
+        Message(role="user", content=asked.prompt),
+    ]
+    while True:
         reply = await ask(verifier.model, messages)
-        message = cast("Message", reply.message)
-        answer = text_of(message)
-        answers.append(answer)
-        usage = reply.usage
-        heard(
-            JudgeExchange(
-                messages=tuple(messages),
-                answer=answer,
-                model=reply.model,
-                prompt_tokens=None if usage is None else usage.prompt_tokens,
-                completion_tokens=None if usage is None else usage.completion_tokens,
-                duration_s=reply.duration_s,
-            )
-        )
+        answer = text_of(cast("Message", reply.message))
+        asked.answers.append(answer)
+        asked.replies.append(reply)
         try:
-            return *read_answer(answer, max_score=verifier.max_score), asked
+            return read_answer(answer, max_score=verifier.max_score)
         except ValueError as exc:
             why = str(exc)
             if reply.finish_reason == "length":
                 why = f"{why} (the answer was cut off at {verifier.model.max_tokens} tokens: raise max_tokens)"
-        again = _AGAIN.format(why=why, max_score=f"{verifier.max_score:g}")
+            if len(asked.answers) == _ASKED:
+                raise ValueError(why) from None
+        again = _AGAIN.format(why=why, max_score=scale)
         messages = [*messages, Message(role="assistant", content=answer), Message(role="user", content=again)]
-    shown = _clipped(answers[-1]) or "nothing"
-    said = f"judge {name} gave no score in {_ASKED} answers: {why}; it said: {shown}"
-    raise StepFailedError(FailureKind.SCORE_INVALID, said, "\n\n".join(answers)[-_DETAIL_CHARS:])
 
 
 def conversation_text(messages: Sequence[Message]) -> str:
