@@ -1,0 +1,1 @@
+../../../../../bundles/retail/envs/store.py
