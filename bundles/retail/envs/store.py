@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any
 
 from agent_env import Env, ToolError, tool
@@ -118,7 +119,7 @@ class Store(Env):
             zip: The zip code of the customer's own address, such as '12345'.
         """
         wanted = (first_name.lower(), last_name.lower())
-        for user_id, user in self._users():
+        for user_id, user in self._each("users"):
             name = user["name"]
             if user["address"]["zip"] == zip and (name["first_name"].lower(), name["last_name"].lower()) == wanted:
                 return user_id
@@ -132,7 +133,7 @@ class Store(Env):
             email: The customer's email address, such as 'something@example.com'.
         """
         wanted = email.lower()
-        for user_id, user in self._users():
+        for user_id, user in self._each("users"):
             if user["email"].lower() == wanted:
                 return user_id
         raise ToolError("there is no user with this email address")
@@ -165,11 +166,9 @@ class Store(Env):
         Args:
             item_id: The item's id, such as '6086499569'. A product's id is another thing.
         """
-        products = self.state["products"]
-        for product_id in products:
-            variants = products[product_id]["variants"]
-            if item_id in variants:
-                return variants[item_id]
+        for _, product in self._each("products"):
+            if item_id in product["variants"]:
+                return product["variants"][item_id]
         raise ToolError(f"there is no item '{item_id}': is it a product's id?")
 
     @tool
@@ -184,8 +183,7 @@ class Store(Env):
     @tool
     def list_all_product_types(self) -> dict[str, str]:
         """List every product that the shop has, by name, with its product id. Each has several variants to choose from."""
-        products = self.state["products"]
-        return dict(sorted((products[product_id]["name"], product_id) for product_id in products))
+        return dict(sorted((product["name"], product_id) for product_id, product in self._each("products")))
 
     @tool
     def modify_pending_order_address(
@@ -320,10 +318,14 @@ class Store(Env):
         """
         return "Transfer successful"
 
-    def _users(self) -> Iterator[tuple[str, Record]]:
-        users = self.state["users"]
-        for user_id in users:
-            yield user_id, users[user_id]
+    def _each(self, table: str) -> Iterator[tuple[str, Record]]:
+        """Yield the records of a table with their ids, to look at and not to change.
+
+        Of a copy: a record that the state itself is asked for becomes the episode's own, and stays in memory with it.
+        """
+        records = deepcopy(self.state[table])
+        for record_id in records:
+            yield record_id, records[record_id]
 
     def _user(self, user_id: str) -> Record:
         try:
