@@ -7,6 +7,7 @@ no episode's: an episode's task asks for calls, and hears why there is no answer
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from http import HTTPStatus
@@ -41,6 +42,7 @@ _MAX_TOOLS = 1000
 _SAID_CHARS = 300
 _CLIENT = mcp_types.Implementation(name="agent-env", version=__version__)
 _RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+_NO_MESSAGE = "something that is no message of the protocol"
 _NOT_OFFERED = (
     mcp_types.MISSING_REQUIRED_CLIENT_CAPABILITY,
     mcp_types.URL_ELICITATION_REQUIRED,
@@ -53,6 +55,12 @@ _PROTOCOL = (
     mcp_types.UNSUPPORTED_PROTOCOL_VERSION,
 )
 """Errors that say that the server and we do not understand each other."""
+
+for name in ("mcp", "client"):
+    # The SDK logs what we say in an error. Who has set up logging sees it; else it would come on stderr, with tracebacks.
+    logging.getLogger(name).addHandler(logging.NullHandler())
+
+logger = logging.getLogger(__name__)
 
 
 class RefusedError(Exception):
@@ -180,8 +188,8 @@ class Connection:
     async def _refusal(self, exc: MCPError, status: CallStatus, name: str) -> RefusedError | McpServerError:
         """Say what an error is that a call was answered with."""
         said = _clipped(exc.message)
-        if exc.code == mcp_types.CONNECTION_CLOSED and (self._watch.is_over or self._session is None):
-            return await self._ended(f"while it ran '{name}'")
+        if _is_closed(exc):
+            return await self._ended(f", while it ran '{name}'")
         if self._watch.fault:
             return self._error(f"{self._watch.fault}, while it ran '{name}'")
         if status.is_error(exc.code):
@@ -190,6 +198,8 @@ class Connection:
             return self._error(f"gave no answer to '{name}': {said}")
         if exc.code in _NOT_OFFERED:
             return self._error(f"asks for what AgentEnv does not offer to servers: {said}")
+        if exc.code == mcp_types.PARSE_ERROR and self._server.is_remote:
+            return self._error(f"answered '{name}' with {_NO_MESSAGE}")
         if exc.code in _PROTOCOL:
             return self._error(f"answered '{name}' with a protocol error: {said}")
         return RefusedError(exc.message or f"the server answered with error {exc.code}")
@@ -198,7 +208,7 @@ class Connection:
         with suppress(TimeoutError):
             async with asyncio.timeout(_REASON_S):
                 await self._is_told.wait()
-        return self._error(f"{self._why or 'closed the connection'} {when}")
+        return self._error(f"{self._why or 'does not read what is sent to it'}{when}")
 
     async def _own(self) -> None:
         """Open the session, keep it until it is to end or has ended, and close it."""
@@ -267,28 +277,34 @@ class Connection:
 
     async def _reason(self, cause: BaseException | None) -> str:
         """Say why, as what follows the server's name in a sentence."""
-        while_starting = "" if self._is_open.is_set() else f" while it answered {self._doing}"
+        while_starting = "" if self._is_open.is_set() else f", before it had answered {self._doing}"
         if self._watch.fault:
             return self._watch.fault + while_starting
-        is_closed = isinstance(cause, MCPError) and cause.code == mcp_types.CONNECTION_CLOSED
-        if cause is None or self._watch.is_over or (is_closed and not self._server.is_remote):
+        if cause is None or self._watch.is_over or _is_closed(cause):
             return await self._server.ending() + while_starting
-        if isinstance(cause, CannotStartError):
-            return str(cause)
-        if isinstance(cause, UnusableToolError):
-            return f"lists tool {cause}"
-        if isinstance(cause, _BadListError):
-            return f"lists its tools without end: {cause}"
-        if isinstance(cause, MCPError):
-            said = _clipped(cause.message)
-            if self._start_status.is_error(cause.code):
-                return f"answered {self._doing} with {self._start_status}{_advice(self._start_status, said)}"
-            return f"answered {self._doing} with an error: {said}"
-        if isinstance(cause, ValidationError):
-            return f"answered {self._doing} with something that is no result: {_first(cause)}"
-        if (said := transport_error(cause)) is not None:
-            return said
-        return f"cannot be used: {_clipped(str(cause)) or type(cause).__name__}"
+        match cause:
+            case CannotStartError():
+                return str(cause)
+            case UnusableToolError():
+                return f"lists tool {cause}"
+            case _BadListError():
+                return f"lists its tools without end: {cause}"
+            case MCPError():
+                return f"answered {self._doing} with {self._refused_start(cause)}"
+            case ValidationError():
+                return f"answered {self._doing} with something that is no result: {_first(cause)}"
+            case _ if (said := transport_error(cause)) is not None:
+                return said
+            case _:
+                logger.error("MCP server of env '%s': the session failed", self.env, exc_info=cause)
+                return f"cannot be used: {_clipped(str(cause)) or type(cause).__name__}"
+
+    def _refused_start(self, exc: MCPError) -> str:
+        """Say what an error is that the handshake or the listing was answered with."""
+        said, status = _clipped(exc.message), self._start_status
+        if exc.code == mcp_types.PARSE_ERROR and self._server.is_remote:
+            return _NO_MESSAGE
+        return f"{status}{_advice(status, said)}" if status.is_error(exc.code) else f"an error: {said}"
 
     async def _log(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
         self._watch.tail.line(f"[{params.level}] {_clipped(str(params.data))}")
@@ -319,8 +335,13 @@ def _cause(exc: BaseException | None) -> BaseException | None:
     return exc
 
 
+def _is_closed(exc: BaseException) -> bool:
+    """Whether an error is not a server's, but the SDK's, that there is no connection any more."""
+    return isinstance(exc, MCPError) and (exc.code, exc.message) == (mcp_types.CONNECTION_CLOSED, "Connection closed")
+
+
 def _clipped(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(text.split()).removesuffix(".")
     return line if len(line) <= _SAID_CHARS else f"{line[: _SAID_CHARS - 3]}..."
 
 

@@ -118,7 +118,7 @@ def _tls() -> ssl.SSLContext:
 
 def transport_error(exc: BaseException) -> str | None:
     """Say what went wrong on the way to a server, as what follows its name; None for anything else."""
-    said = " ".join(str(exc).split()) or type(exc).__name__
+    said = " ".join(str(exc).split()).removesuffix(".") or type(exc).__name__
     if isinstance(exc, httpx2.ConnectTimeout):
         return f"cannot be reached: no connection in {_CONNECT_S:g} s"
     if isinstance(exc, httpx2.ConnectError | httpx2.ProxyError | httpx2.UnsupportedProtocol | httpx2.InvalidURL):

@@ -63,6 +63,7 @@ class ServerProcess:
         """Its standard output."""
         self._command = command
         self._control = _Control()
+        self._input = _Input()
         self._stderr = _ToTail(tail)
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: asyncio.Transport | None = None
@@ -89,7 +90,7 @@ class ServerProcess:
         try:
             self._socket, _ = await loop.create_connection(lambda: self._control, sock=ours)
             left.pop()
-            self._stdin, _ = await loop.connect_write_pipe(asyncio.Protocol, process.stdin)
+            self._stdin, _ = await loop.connect_write_pipe(lambda: self._input, process.stdin)
             left.pop()
             stdout, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(self.lines), process.stdout)
             self._readers.append(stdout)
@@ -172,9 +173,10 @@ class ServerProcess:
     def _close_transports(self) -> None:
         for reader in self._readers:
             reader.close()
-        for writer in (self._stdin, self._socket):
-            if writer is not None:
-                writer.abort()
+        if self._socket is not None:
+            self._socket.abort()
+        if self._stdin is not None and not self._input.is_lost:
+            self._stdin.abort()
 
     async def _wait_until_gone(self, process: subprocess.Popen[bytes]) -> asyncio.CancelledError | None:
         """Wait for the end of the supervisor, which is the last to end; return the cancellation that came meanwhile."""
@@ -235,6 +237,16 @@ class _Control(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         for event in (self.has_begun, self.has_exited, self.is_gone):
             event.set()
+
+
+class _Input(asyncio.Protocol):
+    """A server's standard input."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
 
 
 class _ToTail(asyncio.Protocol):

@@ -15,6 +15,7 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from agent_env.envs._mcp_command import empty_folder
 from agent_env.envs._mcp_process import ServerCommand, ServerProcess
@@ -107,10 +108,22 @@ class _Incoming(Reading):
         text = _HALF.sub(_whole, line.decode("utf-8", "replace"))
         with suppress(ValidationError):
             return jsonrpc_message_adapter.validate_json(text, by_name=False)
+        if _is_no_answer(text):
+            self._watch.unasked(len(line), f"not understood: {start}")
+            return None
         self._watch.tail.line(f"on stdout: {start}")
         first = exc.errors(include_url=False, include_input=False)[0]
         why = f" ({first['msg']})" if first["type"] == "json_invalid" else ""
         raise self._watch.ended(f"wrote a line on its standard output that is no message of the protocol{why}")
+
+
+def _is_no_answer(text: str) -> bool:
+    """Whether a message that is not shaped as it should be is one that nobody waits for."""
+    try:
+        message = from_json(text)
+    except ValueError:
+        return False
+    return isinstance(message, dict) and "method" in message
 
 
 def _start(line: bytes) -> str:

@@ -140,6 +140,8 @@ class _Watch:
 
     def until_nothing_is_left(self, woken: int) -> None:
         while self._reap():
+            if self._has_exited and len(self._stages) > 1:
+                self._next = time.monotonic()  # what the server has left behind waits for nothing
             wait_s = None if self._next is None else max(self._next - time.monotonic(), 0)
             readable, _, _ = select.select([woken, *([self._control] if self._listens else [])], [], [], wait_s)
             if woken in readable and set(os.read(woken, 1000)) - {signal.SIGCHLD}:
@@ -147,8 +149,6 @@ class _Watch:
             if self._control in readable and not self._is_wanted():
                 self._listens = False
                 self.stop()
-            if self._has_exited and self._next is None:
-                self._next = time.monotonic()  # what the server has left behind has nobody to wait for
             if self._next is not None and time.monotonic() >= self._next and not self._go_on():
                 return
 

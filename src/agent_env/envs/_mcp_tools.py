@@ -69,18 +69,17 @@ def _made(text: str) -> Mapping[str, McpTool]:
         listed = ListedTool(*fields)
         name = _NOT_IN_NAMES.sub("_", listed.name)
         if not name or len(name) > _NAME_MAX:
-            what = f"'{listed.name[:80]}' has a name that model servers refuse"
+            what = f"'{listed.name[:80]}' with a name that model servers refuse"
             raise UnusableToolError(f"{what}: it has {len(name)} characters, and 1 to {_NAME_MAX} are taken")
         if name in tools:
-            both = (
-                "twice" if tools[name].listed.name == listed.name else f"and '{tools[name].listed.name}', both {name}"
-            )
-            raise UnusableToolError(f"'{listed.name}' is there {both}, and a model could not tell them apart")
+            other = tools[name].listed.name
+            both = "twice" if other == listed.name else f"and '{other}', both of which a model sees as {name}"
+            raise UnusableToolError(f"'{listed.name}' {both}")
         try:
             parameters = _parameters(listed.input_schema)
         except (BrokenSchemaError, UnusableToolError) as exc:
             raise UnusableToolError(
-                f"'{listed.name}' has an inputSchema that cannot be shown to a model: {exc}"
+                f"'{listed.name}' with an inputSchema that cannot be shown to a model: {exc}"
             ) from None
         spec = ToolSpec(name=name, description=listed.description, parameters=parameters)
         tools[name] = McpTool(spec=spec, listed=listed)

@@ -1,3 +1,4 @@
+# ruff: noqa: D103 - their names say what they do
 """A server as the official SDK makes them: on stdio, or with `http` as its argument on a free port, which it prints."""
 
 from __future__ import annotations
@@ -6,6 +7,7 @@ import base64
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
+Arguments = dict[str, Any]
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n not much of a picture").decode()
 NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
 POINT = {
@@ -57,43 +60,26 @@ async def list_tools(
 
 async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
     arguments = params.arguments or {}
-    match params.name:
-        case "add":
-            return said(str(arguments["a"] + arguments["b"]))
-        case "image":
-            return types.CallToolResult(
-                content=[types.TextContent(text="before"), types.ImageContent(data=PIXEL, mime_type="image/png")]
-            )
-        case "sound":
-            return types.CallToolResult(content=[types.AudioContent(data=PIXEL, mime_type="audio/wav")])
-        case "total":
-            return types.CallToolResult(content=[], structured_content={"total": arguments["a"] + arguments["b"]})
-        case "files":
-            text = types.TextResourceContents(uri="file:///notes.txt", mime_type="text/plain", text="the notes")
-            blob = types.BlobResourceContents(uri="file:///data.bin", blob=PIXEL)
-            return types.CallToolResult(
-                content=[
-                    types.EmbeddedResource(resource=text),
-                    types.EmbeddedResource(resource=blob),
-                    types.ResourceLink(name="manual", uri="https://example.com/manual", description="the manual"),
-                ]
-            )
-        case "refuse":
-            return types.CallToolResult(content=[types.TextContent(text="no such order")], is_error=True)
-        case "nothing":
-            return types.CallToolResult(content=[])
-        case "long":
-            return said("x" * 2_000_000)
-        case "who":
-            known = ("AGENT_ENV_TASK_ID", "AGENT_ENV_PARAMS", "AGENT_ENV_UNIVERSE", "GIVEN", "HIDDEN")
-            return said("\n".join([os.getcwd(), str(os.getpid()), *(f"{name}={os.environ.get(name)}" for name in known)]))
-        case "note":
-            Path("notes.txt").write_text(str(arguments))
-            return said("noted")
-        case "wait":
-            return await wait_for_all(arguments["a"])
-        case _:
-            return said("moved")
+    if params.name == "wait":
+        return await wait_for_all(arguments["a"])
+    return ANSWERS[params.name](arguments)
+
+
+def files(_: Arguments) -> types.CallToolResult:
+    text = types.TextResourceContents(uri="file:///notes.txt", mime_type="text/plain", text="the notes")
+    blob = types.BlobResourceContents(uri="file:///data.bin", blob=PIXEL)
+    link = types.ResourceLink(name="manual", uri="https://example.com/manual", description="the manual")
+    return of(types.EmbeddedResource(resource=text), types.EmbeddedResource(resource=blob), link)
+
+
+def who(_: Arguments) -> types.CallToolResult:
+    known = ("AGENT_ENV_TASK_ID", "AGENT_ENV_PARAMS", "AGENT_ENV_UNIVERSE")
+    return said("\n".join([os.getcwd(), str(os.getpid()), *(f"{name}={os.environ.get(name)}" for name in known)]))
+
+
+def note(arguments: Arguments) -> types.CallToolResult:
+    Path("notes.txt").write_text(str(arguments))
+    return said("noted")
 
 
 async def wait_for_all(count: int) -> types.CallToolResult:
@@ -105,8 +91,29 @@ async def wait_for_all(count: int) -> types.CallToolResult:
     return said(f"{count} at once")
 
 
+def of(*blocks: Any) -> types.CallToolResult:
+    return types.CallToolResult(content=list(blocks))
+
+
 def said(text: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(text=text)])
+    return of(types.TextContent(text=text))
+
+
+ANSWERS: dict[str, Callable[[Arguments], types.CallToolResult]] = {
+    "add": lambda arguments: said(str(arguments["a"] + arguments["b"])),
+    "image": lambda _: of(types.TextContent(text="before"), types.ImageContent(data=PIXEL, mime_type="image/png")),
+    "sound": lambda _: of(types.AudioContent(data=PIXEL, mime_type="audio/wav")),
+    "total": lambda arguments: types.CallToolResult(
+        content=[], structured_content={"total": arguments["a"] + arguments["b"]}
+    ),
+    "files": files,
+    "refuse": lambda _: types.CallToolResult(content=[types.TextContent(text="no such order")], is_error=True),
+    "nothing": lambda _: of(),
+    "long": lambda _: said("x" * 2_000_000),
+    "who": who,
+    "note": note,
+    "move.point": lambda _: said("moved"),
+}
 
 
 async def over_stdio(server: Server[Any]) -> None:
@@ -115,10 +122,12 @@ async def over_stdio(server: Server[Any]) -> None:
 
 
 def over_http(server: Server[Any], *, as_json: bool) -> None:
-    with socket.socket() as listening:
+    # Of a socket that does not say TCP, the loop leaves Nagle's algorithm on.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(100)
-        print(listening.getsockname()[1], flush=True)
+        sys.stdout.write(f"{listening.getsockname()[1]}\n")
+        sys.stdout.flush()
         app = server.streamable_http_app(json_response=as_json)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 

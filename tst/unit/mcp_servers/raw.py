@@ -1,3 +1,4 @@
+# ruff: noqa: D103 - their names say what they do
 """Servers without the SDK, most of them bad: the first argument says what one does. A line of JSON each way.
 
 Its one tool is `act`, with an integer `count` and anything else; what it answers is the behaviour's to say.
@@ -19,6 +20,7 @@ ACT = {
     "description": "Do it.",
     "inputSchema": {"type": "object", "properties": {"count": {"type": "integer"}}},
 }
+DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
 Message = dict[str, Any]
 
 
@@ -32,7 +34,8 @@ def raw(data: bytes) -> None:
 
 
 def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def read() -> Message:
@@ -43,6 +46,8 @@ def read() -> Message:
 
 
 def answer(request: Message, result: Any) -> None:
+    if "discover" in sys.argv and isinstance(result, dict):
+        result = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **result}
     write({"jsonrpc": "2.0", "id": request["id"], "result": result})
 
 
@@ -77,6 +82,8 @@ def serve(
                 tools(message)
             elif method == "tools/call":
                 call(message)
+            elif method == "server/discover" and "discover" in sys.argv:
+                answer(message, DISCOVERED)
             elif "id" in message and method:
                 refuse(message, -32601, "Method not found")
     except EOFError:
@@ -125,7 +132,8 @@ def floods_a_line(_: Message) -> None:
 
 
 def floods_lines(_: Message) -> None:
-    line = json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
+    progress = {"progressToken": 1, "progress": 1}
+    line = json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
     while True:
         raw(line.encode() + b"\n")
 
@@ -213,6 +221,27 @@ def records() -> None:
                 answer(message, {"tools": [ACT]})
 
 
+def goes_deaf() -> None:
+    """Reads no more once it has listed its tools."""
+
+    def lists(request: Message) -> None:
+        answer(request, {"tools": [ACT]})
+        forever()
+
+    serve(tools=lists)
+
+
+def closes_stdin(request: Message) -> None:
+    answer(request, text("the last one"))
+    os.close(0)
+    forever()
+
+
+def tells() -> None:
+    note(f"the key is {os.environ['KEY']}")
+    os._exit(6)
+
+
 def lists_on_and_on(request: Message) -> None:
     cursor = int(request["params"].get("cursor") or 0) if request.get("params") else 0
     answer(request, {"tools": [], "nextCursor": str(cursor + 1)})
@@ -230,6 +259,17 @@ def needs_no_handshake(request: Message) -> None:
 
 def _json(result: Any) -> Callable[[int], bytes]:
     return lambda number: json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
+
+
+def _text(written: bytes) -> Callable[[int], bytes]:
+    """A text as it is written in JSON."""
+    return lambda number: _json(text("TEXT"))(number).replace(b"TEXT", written)
+
+
+def _structured(written: bytes) -> Callable[[int], bytes]:
+    return lambda number: _json({"content": [], "structuredContent": {"n": 7654321}})(number).replace(
+        b"7654321", written
+    )
 
 
 STRUCTURED = {**ACT, "outputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}
@@ -256,60 +296,45 @@ IN_CALL: dict[str, Callable[[Message], None]] = {
     "wants_input": answers(_json({"resultType": "input_required", "inputRequests": {}, "requestState": "s"})),
     "cut_json": answers(lambda number: _json(text("x"))(number)[:-4]),
     "batch": answers(lambda number: b"[" + _json(text("x"))(number) + b"]"),
-    "surrogate": answers(lambda n: b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\ud800\\\\ud800\\u0000b\\ud83d\\ude00"}]}}' % n),
-    "invalid_utf8": answers(lambda n: b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\xffb"}]}}' % n),
-    "not_a_number": answers(lambda n: b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"structuredContent":{"n":NaN}}}' % n),
-    "deep": answers(lambda n: b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"structuredContent":{"n":%s}}}' % (n, b"[" * 900 + b"]" * 900)),
+    "surrogate": answers(_text(rb"a\ud800\\ud800\u0000b\ud83d\ude00")),
+    "invalid_utf8": answers(_text(b"a\xffb")),
+    "not_a_number": answers(_structured(b"NaN")),
+    "deep": answers(_structured(b"[" * 900 + b"]" * 900)),
     "many_values": answers(_json({"content": [{"type": "text", "text": "x"} for _ in range(30_000)]})),
     "large_text": answers(_json(text("é" * 1_000_000))),
     "null_error": answers(lambda _: b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}'),
+    "closes_stdin": closes_stdin,
     "closes_stdout": lambda _: (os.close(1), forever())[0],
 }
 
 
-def main() -> None:
-    name = sys.argv[1]
-    if name == "ends_at_start":
-        ends(3)({})
-    elif name == "hangs_at_start":
-        serve(initialize=hangs)
-    elif name == "hangs_in_list":
-        serve(tools=hangs)
-    elif name == "stays":
-        stays()
-    elif name == "records":
-        records()
-    elif name == "lists_on_and_on":
-        serve(tools=lists_on_and_on)
-    elif name == "lists_in_a_circle":
-        serve(tools=lists_in_a_circle)
-    elif name == "lists_nonsense":
-        serve(tools=lambda request: answer(request, {"tools": [{"name": 3}]}))
-    elif name == "lists":
-        serve(tools=lambda request: answer(request, {"tools": json.loads(sys.argv[2])}))
-    elif name == "has_no_tools":
-        serve(tools=lambda request: refuse(request, -32601, "Method not found"))
-    elif name == "other_version":
-        serve(initialize=lambda request: initialized(request, "1999-01-01"))
-    elif name == "needs_no_handshake":
-        serve(initialize=needs_no_handshake)
-    elif name == "refuses":
-        serve(lambda request: refuse(request, int(sys.argv[2]), "the reason"))
-    elif name == "structured":
-        serve(
-            lambda request: answer(request, {"content": [], **json.loads(sys.argv[2])}),
-            tools=lambda request: answer(request, {"tools": [STRUCTURED]}),
-        )
-    elif name == "tells":
-        note(f"the key is {os.environ['KEY']}")
-        os._exit(6)
-    elif name == "pid":
-        serve(lambda request: answer(request, text(str(os.getpid()))))
-    elif name == "environment":
-        serve(lambda request: answer(request, text(json.dumps(dict(os.environ)))))
-    else:
-        serve(IN_CALL[name])
-
+OTHERWISE: dict[str, Callable[[], None]] = {
+    "ends_at_start": lambda: ends(3)({}),
+    "hangs_at_start": lambda: serve(initialize=hangs),
+    "hangs_in_list": lambda: serve(tools=hangs),
+    "stays": stays,
+    "records": records,
+    "goes_deaf": goes_deaf,
+    "lists_on_and_on": lambda: serve(tools=lists_on_and_on),
+    "lists_in_a_circle": lambda: serve(tools=lists_in_a_circle),
+    "lists_nonsense": lambda: serve(tools=lambda request: answer(request, {"tools": [{"name": 3}]})),
+    "lists": lambda: serve(tools=lambda request: answer(request, {"tools": json.loads(sys.argv[2])})),
+    "has_no_tools": lambda: serve(tools=lambda request: refuse(request, -32601, "Method not found")),
+    "other_version": lambda: serve(initialize=lambda request: initialized(request, "1999-01-01")),
+    "needs_no_handshake": lambda: serve(initialize=needs_no_handshake),
+    "needs_no_handshake_and_wants_input": lambda: serve(IN_CALL["wants_input"], initialize=needs_no_handshake),
+    "refuses": lambda: serve(lambda request: refuse(request, int(sys.argv[2]), "the reason")),
+    "structured": lambda: serve(
+        lambda request: answer(request, {"content": [], **json.loads(sys.argv[2])}),
+        tools=lambda request: answer(request, {"tools": [STRUCTURED]}),
+    ),
+    "tells": tells,
+    "pid": lambda: serve(lambda request: answer(request, text(str(os.getpid())))),
+    "environment": lambda: serve(lambda request: answer(request, text(json.dumps(dict(os.environ))))),
+}
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] in OTHERWISE:
+        OTHERWISE[sys.argv[1]]()
+    else:
+        serve(IN_CALL[sys.argv[1]])
