@@ -9,8 +9,8 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -37,23 +37,12 @@ COMPILE = "import marshal,sys\nw=sys.stdout.buffer.write\n" + (
 )
 """A program that makes `sources()` into the code that its own Python can run."""
 
-_BOOT = """
-import marshal, sys
-channel = int(sys.argv[1])
-source = open(channel, "rb", 0, closefd=False)
-def read(size):
-    data = b""
-    while len(data) < size:
-        part = source.read(size - len(data))
-        if not part:
-            sys.exit()
-        data += part
-    return data
-for name, code in marshal.loads(read(int.from_bytes(read(4), "big"))):
-    module = sys.modules[name] = type(sys)(name)
-    exec(code, module.__dict__)
-module.main(channel)
-"""
+_BOOT = (
+    "import marshal,sys\nc=int(sys.argv[1])\n"
+    "for n,code in marshal.load(open(c,'rb',closefd=False)):\n m=sys.modules[n]=type(sys)(n)\n exec(code,m.__dict__)\n"
+    "m.main(c)"
+)
+"""Takes the code from the channel, with nothing behind it, and runs it."""
 
 _START_S = 30.0
 """Seconds that a sandbox may take to answer for the first time; it takes a fiftieth of one."""
@@ -68,15 +57,14 @@ _starting: RunVar[CapacityLimiter] = RunVar("agent_env_sandboxes_starting")
 class Launch:
     """How a sandbox's first process is started."""
 
-    argv: Sequence[str]
-    """The program that runs a Python, and its arguments up to the Python's own."""
+    command: Callable[[], AbstractContextManager[tuple[Sequence[str], Sequence[int]]]]
+    """The command that runs a Python, up to that one's own arguments, and the file descriptors that it needs; open for as
+    long as the block, in which it is started."""
     code: bytes
     """What that Python runs."""
     configuration: Mapping[bytes, bytes]
     """For the method `configure`."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    inherited: Sequence[int] = ()
-    """File descriptors that `argv` speaks of."""
     ends_within_s: float = 5.0
     """Seconds from the end of its channel until it is killed."""
 
@@ -121,9 +109,9 @@ async def open_channel(launch: Launch, folder: Path) -> AsyncGenerator[Channel]:
                 theirs.close()
                 _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
                 channel.why_lost = _Why(process, said)
-                channel.send_raw(len(launch.code).to_bytes(4, "big") + launch.code)
-                channel.post(b"configure", *(part for pair in launch.configuration.items() for part in pair))
+                channel.send_raw(launch.code)
                 await _until_ready(channel)
+                channel.post(b"configure", *(part for pair in launch.configuration.items() for part in pair))
         yield channel
     finally:
         ending = asyncio.create_task(_end(process, channel, ours, launch.ends_within_s), name=f"end {folder}")
@@ -151,21 +139,20 @@ def _socket_pair() -> tuple[socket.socket, socket.socket]:
 
 def _start(launch: Launch, theirs: socket.socket, said: Path) -> subprocess.Popen[bytes]:
     """Start the process. At once and in this thread: the kernel ends a sandbox with the thread that has started it."""
-    argv = [*launch.argv, *PYTHON_OPTIONS, _BOOT, str(theirs.fileno())]
     try:
-        with said.open("wb") as output:
+        with said.open("wb") as output, launch.command() as (argv, inherited):
             return subprocess.Popen(
-                argv,
+                [*argv, *PYTHON_OPTIONS, _BOOT, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=launch.environment,
                 cwd="/",
                 start_new_session=True,
-                pass_fds=(theirs.fileno(), *launch.inherited),
+                pass_fds=(theirs.fileno(), *inherited),
             )
     except OSError as exc:
-        raise SandboxUnavailableError(f"{argv[0]} cannot be started: {exc.strerror}") from exc
+        raise SandboxUnavailableError(f"a sandbox cannot be started: {exc}") from exc
 
 
 async def _until_ready(channel: Channel) -> None:

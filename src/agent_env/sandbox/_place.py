@@ -58,12 +58,14 @@ _owner: Owner | None = None
 def base_dir() -> Path:
     """The folder under which all processes of this user have theirs; made when it is not there.
 
+    It and what is in it can be entered by everybody, and read by nobody: root's sandboxes are other users.
+
     Raises:
         SandboxUnavailableError: When it is somebody else's, or cannot be made.
     """
     path = Path(gettempdir()) / f"agent-env-sandboxes-{os.geteuid()}"
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o711, exist_ok=True)
         found = path.lstat()
     except OSError as exc:
         raise SandboxUnavailableError(f"{path}: {exc.strerror}: set TMPDIR to a folder that can be written") from exc
@@ -97,7 +99,7 @@ def sandbox_folder() -> Generator[tuple[Owner, Path]]:
         owner.last += 1
         path = owner.path / str(owner.last)
     try:
-        path.mkdir(mode=0o700)
+        path.mkdir(mode=0o711)
         yield owner, path
     finally:
         remove_tree(path)
@@ -114,6 +116,7 @@ def _acquire() -> Owner:
         name = f"{os.getpid()}-{token_hex(4)}"
         new = base / f"{_NEW}{name}"
         try:
+            new.mkdir(mode=0o711)
             lock = hold(new / _LOCK)
             new.rename(base / name)
         except OSError as exc:

@@ -39,12 +39,14 @@ async def work_folder(files: Path | None, folder: Path, *, uid: int | None) -> A
     """
     work = folder / "work" if files is None else files
     if files is None:
-        work.mkdir()
+        work.mkdir(mode=0o700)
     try:
         if uid is not None and files is None:
             os.chown(work, uid, uid)
         elif uid is not None:
             await _in_thread(partial(_give, work, uid))
+        if uid is not None:
+            _check_way(work)
         yield work
     finally:
         await _in_thread(partial(remove_tree, work) if files is None else partial(_take_back, work, uid is not None))
@@ -58,9 +60,20 @@ async def _in_thread(function: partial[None]) -> None:
 
 
 def _give(work: Path, uid: int) -> None:
+    """Make a folder the sandbox's, which has to get through the one that it is in, and nobody else into it."""
+    work.parent.chmod(work.parent.stat().st_mode | 0o011)
+    work.chmod(0o700)
     said = _change(work, ("chown", "-Rh", f"{uid}:{uid}"))
     if said:
         raise SandboxUnavailableError(f"{work} cannot be given to the sandbox's user: {said}")
+
+
+def _check_way(work: Path) -> None:
+    for folder in work.resolve().parents:
+        if not folder.stat().st_mode & 0o001:
+            raise SandboxUnavailableError(
+                f"{folder} is closed to the user that the sandbox runs as instead of root: chmod o+x it, or set TMPDIR"
+            )
 
 
 def _take_back(work: Path, is_lent: bool) -> None:  # noqa: FBT001 - a partial's argument

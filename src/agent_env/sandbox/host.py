@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 
 from agent_env.bundle import SandboxSpec
@@ -40,7 +40,7 @@ async def open_host(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator[
             temporary.mkdir()
             environment = {**os.environ, "TERM": "dumb", "TMPDIR": str(temporary), **spec.environment}
             launch = Launch(
-                argv=(sys.executable,),
+                command=lambda: nullcontext(((sys.executable,), ())),
                 code=code_for_this_python(),
                 configuration={},
                 environment={"TMPDIR": str(temporary)},

@@ -106,15 +106,17 @@ class Limits:
     def __init__(self, given: dict[bytes, bytes]) -> None:
         self.memory_bytes = int(given.get(b"memory_bytes", b"0"))
         self.processes = int(given.get(b"processes", b"0"))
+        self.are_kept = given.get(b"is_limited") == b"1"
+        """Whether a control group keeps them, better than this can."""
         self.files = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def apply(self) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, self.files)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if self.memory_bytes:
+        if self.memory_bytes and not self.are_kept:
             # Twice the memory, for it counts what is reserved and never touched, such as the stacks of threads.
             _lower(resource.RLIMIT_DATA, 2 * self.memory_bytes)
-        if self.processes:
+        if self.processes and not self.are_kept:
             _lower(resource.RLIMIT_NPROC, self.processes)
 
 

@@ -67,9 +67,9 @@ class Supervisor:
         """Output of commands that have ended, still held by what they left behind: read on, or that would stop."""
         self._is_jail = os.getpid() == 1
         self._is_over = False
+        self._configure({})
         self._next_watch = 0.0
         """When memory is looked at again; 0 is never."""
-        self._configure({})
         os.umask(0o022)
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -84,7 +84,7 @@ class Supervisor:
 
     def _configure(self, given: dict[bytes, bytes]) -> None:
         self._limits = Limits(given)
-        self._watches_memory = given.get(b"watch") == b"1"
+        self._watches_memory = self._is_jail and self._limits.memory_bytes > 0 and not self._limits.are_kept
         self._last = unpack(given.get(b"last", b""))
 
     def _take_signals(self) -> int:
