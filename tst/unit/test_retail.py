@@ -502,6 +502,21 @@ async def test_an_order_that_was_paid_anew_gives_back_what_was_paid_and_nothing_
     assert state["orders"]["#W1"]["payment_history"][3:] == [entry("refund", 120.4, "gift_card_2")]
 
 
+async def test_another_payment_method_pays_and_the_first_gets_its_money_back(small_shop: Bundle) -> None:
+    """From a gift card, and to one."""
+    left = await left_by(small_shop, "modify_pending_order_payment", order_id="#W4", payment_method_id="gift_card_2")
+    first = entry("payment", 120.4, "gift_card_1")
+    assert left == {
+        "/orders/#W4/payment_history": [
+            first,
+            entry("payment", 120.4, "gift_card_2"),
+            entry("refund", 120.4, "gift_card_1"),
+        ],
+        "/users/ann_lee_1/payment_methods/gift_card_1/balance": 150.4,
+        "/users/ann_lee_1/payment_methods/gift_card_2/balance": 379.6,
+    }
+
+
 async def test_replacing_items_settles_the_difference_and_keeps_each_item_its_own(small_shop: Bundle) -> None:
     """One of two equal items, and another one, with money rounded to cents."""
     new = {"item_ids": ["11", "21"], "new_item_ids": ["12", "22"]}

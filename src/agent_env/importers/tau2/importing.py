@@ -75,7 +75,7 @@ def _files(read: RetailSource, own: Mapping[str, str], user: Customer, notes: tu
             splits_of[task_id].append(split)
     written = {
         "bundle.yaml": _bundle_yaml(read, user),
-        "README.md": _readme(notes),
+        "README.md": _readme(user, notes),
         "envs/store.py": own["store.py"],
         "envs/tau2_store.py": own["tau2_store.py"],
         "universes/store.json": _compact(read.database),
@@ -191,7 +191,7 @@ def _bundle_yaml(read: RetailSource, user: Customer) -> str:
     )
 
 
-def _readme(notes: tuple[str, ...]) -> str:
+def _readme(user: Customer, notes: tuple[str, ...]) -> str:
     lines = [
         "# tau2-bench, retail",
         "",
@@ -201,9 +201,14 @@ def _readme(notes: tuple[str, ...]) -> str:
         "A task's reward is 1 where the store is left as the reference calls leave it and the clerk has said what must be",
         "said, else 0.",
         "",
-        *(f"- {note}" for note in notes),
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    if user is Customer.MODEL:
+        lines += [
+            "The customer is a model behind an OpenAI-compatible endpoint. Three environment variables say which:",
+            "`CUSTOMER_MODEL`, `CUSTOMER_BASE_URL` (up to and with its `/v1`) and `CUSTOMER_API_KEY`.",
+            "",
+        ]
+    return "\n".join([*lines, *(f"- {note}" for note in notes)]).rstrip() + "\n"
 
 
 def _as_template(text: str) -> str:
