@@ -4,6 +4,20 @@ What a sandbox is stands in `contract.py`.
 """
 
 from agent_env.errors import SandboxLostError, SandboxUnavailableError
+from agent_env.sandbox.adapted import open_adapted
 from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult, Sandbox
+from agent_env.sandbox.interface import SandboxInterface
+from agent_env.sandbox.opening import check_sandbox, open_sandbox, sweep_sandboxes
 
-__all__ = ["MAX_FILE_BYTES", "ExecResult", "Sandbox", "SandboxLostError", "SandboxUnavailableError"]
+__all__ = [
+    "MAX_FILE_BYTES",
+    "ExecResult",
+    "Sandbox",
+    "SandboxInterface",
+    "SandboxLostError",
+    "SandboxUnavailableError",
+    "check_sandbox",
+    "open_adapted",
+    "open_sandbox",
+    "sweep_sandboxes",
+]

@@ -11,7 +11,7 @@ from agent_env.errors import SandboxLostError, UsageError
 from agent_env.sandbox._channel import Channel
 from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult
 
-__all__ = ["SupervisedSandbox", "as_bytes", "exec_result", "file_error"]
+__all__ = ["SupervisedSandbox", "arguments_of", "as_argument", "as_bytes", "file_error"]
 
 _ANSWER_S = 30.0
 """Seconds above a command's own time after which a sandbox that does not answer is lost."""
@@ -58,26 +58,40 @@ class SupervisedSandbox:
         output_bytes: int | None = None,
     ) -> ExecResult:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        keep = min(self._output_bytes if output_bytes is None else output_bytes, _MAX_OUTPUT_BYTES)
-        argv = [command] if isinstance(command, str) else list(command)
-        if not argv:
-            raise UsageError("a command needs a program: write it as ['ls', '-l'], or as text for the shell")
+        keep = self._output_bytes if output_bytes is None else output_bytes
+        fields = self._fields(command, cwd=cwd, env=env, stdin=stdin, timeout_s=timeout_s, output_bytes=keep)
+        answer = await self._channel.ask(b"run", *fields, within_s=timeout_s + _ANSWER_S)
+        try:
+            return _exec_result(answer)
+        except (ValueError, IndexError):
+            raise SandboxLostError("the sandbox is lost: its first process answers nonsense") from None
+
+    def start(self, argv: Sequence[str], *, timeout_s: float) -> None:
+        """Run a program without waiting for it, or hearing what comes of it."""
+        fields = self._fields(argv, cwd=None, env=None, stdin=b"", timeout_s=timeout_s, output_bytes=0)
+        self._channel.post(b"run", b"-", *fields)
+
+    def _fields(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        stdin: bytes,
+        timeout_s: float,
+        output_bytes: int,
+    ) -> list[bytes]:
         environment = self._environment if env is None else {**self._environment, **env}
-        fields = [
+        return [
             as_argument(str(self._root / (cwd or ""))),
             str(max(0, int(timeout_s * 1000))).encode(),
-            str(keep).encode(),
+            str(min(output_bytes, _MAX_OUTPUT_BYTES)).encode(),
             as_bytes(stdin),
             b"1" if isinstance(command, str) else b"0",
             str(len(environment)).encode(),
             *(as_argument(text) for pair in environment.items() for text in pair),
-            *(as_argument(text) for text in argv),
+            *(as_argument(text) for text in arguments_of(command)),
         ]
-        answer = await self._channel.ask(b"run", *fields, within_s=timeout_s + _ANSWER_S)
-        try:
-            return exec_result(answer)
-        except (ValueError, IndexError):
-            raise SandboxLostError("the sandbox is lost: its first process answers nonsense") from None
 
     async def read_file(self, path: str | PurePosixPath, *, max_bytes: int = 10 * 2**20) -> bytes:
         most = min(max_bytes, MAX_FILE_BYTES)
@@ -105,7 +119,7 @@ class SupervisedSandbox:
             raise file_error(number, path)
 
 
-def exec_result(answer: Sequence[bytes]) -> ExecResult:
+def _exec_result(answer: Sequence[bytes]) -> ExecResult:
     """Read the answer to `run`.
 
     Raises:
@@ -157,6 +171,18 @@ def as_bytes(content: bytes | str) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise UsageError(f"the content has {len(data):,} bytes: at most {MAX_FILE_BYTES:,} go into a sandbox at once")
     return data
+
+
+def arguments_of(command: str | Sequence[str]) -> Sequence[str]:
+    """Return a command's program and arguments; a text for the shell as the only one.
+
+    Raises:
+        UsageError: When there is no program.
+    """
+    argv = [command] if isinstance(command, str) else list(command)
+    if not argv:
+        raise UsageError("a command needs a program: write it as ['ls', '-l'], or as text for the shell")
+    return argv
 
 
 def as_argument(text: str) -> bytes:

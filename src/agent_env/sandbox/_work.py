@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import subprocess
@@ -11,10 +10,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from anyio import to_thread
-
-from agent_env._cleanup import wait_until_done
 from agent_env.errors import SandboxUnavailableError
+from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._place import remove_tree
 
 __all__ = ["work_folder"]
@@ -44,19 +41,13 @@ async def work_folder(files: Path | None, folder: Path, *, uid: int | None) -> A
         if uid is not None and files is None:
             os.chown(work, uid, uid)
         elif uid is not None:
-            await _in_thread(partial(_give, work, uid))
+            await in_thread(partial(_give, work, uid), what=f"giving {work} to a sandbox")
         if uid is not None:
             _check_way(work)
         yield work
     finally:
-        await _in_thread(partial(remove_tree, work) if files is None else partial(_take_back, work, uid is not None))
-
-
-async def _in_thread(function: partial[None]) -> None:
-    """Run something in a thread, and wait for it also when this is cancelled: what it does would overlap what follows."""
-    doing = asyncio.create_task(to_thread.run_sync(function), name=f"{function.func.__name__} {function.args[0]}")
-    await wait_until_done(doing, grace_s=2 * _CHANGE_S, what=doing.get_name())
-    doing.result()
+        end = partial(remove_tree, work) if files is None else partial(_take_back, work, uid is not None)
+        await in_thread(end, what=f"taking {work} back from a sandbox")
 
 
 def _give(work: Path, uid: int) -> None:

@@ -9,9 +9,8 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from anyio import to_thread
-
 from agent_env.bundle import SandboxSpec
+from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._cgroup import limits
 from agent_env.sandbox._jail import ENVIRONMENT, PRIVATE_DIR, ROOT, jail_command
 from agent_env.sandbox._jail_check import checked_jail
@@ -36,7 +35,7 @@ async def open_bwrap(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator
     Raises:
         SandboxUnavailableError: When this machine cannot make one.
     """
-    jail, code = await to_thread.run_sync(checked_jail)
+    jail, code = await in_thread(checked_jail, what="trying bwrap")
     memory_bytes = spec.memory_mb * 2**20
     with ExitStack() as stack:
         owner, folder = stack.enter_context(sandbox_folder())
