@@ -2,40 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from agent_env.bundle import CheckVerifier, CommandVerifier, JudgeVerifier, PythonRef, StateVerifier, Verify
 from agent_env.outcome import FailureKind, Score, Skipped
+from agent_env.sandbox.contract import Sandbox
 from agent_env.verify.checks import check_score
+from agent_env.verify.command import command_score
 from agent_env.verify.function import StepFailedError, call_function
+from agent_env.verify.judge import Ask, judge_verdict
+from agent_env.verify.permission import JUDGES_OFF
 from agent_env.verify.returned import score_of
+from agent_env.verify.verdict import Verdict
 from agent_env.verify.view import EpisodeView
 
-__all__ = ["run_verifier", "score_of"]
+__all__ = ["VerifyMeans", "run_verifier", "verify_step"]
 
 
-async def run_verifier(step: Verify, view: EpisodeView, *, timeout_s: float | None) -> Score:
-    """Score an episode with one verify step.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyMeans:
+    """What verifiers work with beside the episode so far; handed in by whoever plays it."""
+
+    root: Path
+    """The bundle's folder."""
+    sandboxes: Mapping[str, Sandbox]
+    """Those that are open in the episode, by their env's name."""
+    ask: Ask | None
+    """Asks a judge; None where judges are not allowed."""
+
+
+async def verify_step(step: Verify, view: EpisodeView, means: VerifyMeans, *, timeout_s: float | None) -> Verdict:
+    """Score an episode with one verify step, or leave the step out where its judge is not allowed.
 
     Args:
         step: The step.
         view: The episode so far.
+        means: What its verifier works with.
         timeout_s: Seconds that the verifier itself may take.
 
     Raises:
-        StepFailedError: When the verifier raises, takes too long, or returns no finite number.
+        StepFailedError: When the verifier breaks, takes too long, or comes to no finite number.
     """
+    verdict = await _verdict(step, view, means, timeout_s)
+    return replace(verdict, outcome=replace(verdict.outcome, weight=step.weight, required=step.required))
+
+
+async def _verdict(step: Verify, view: EpisodeView, means: VerifyMeans, timeout_s: float | None) -> Verdict:
     match step.verifier:
         case PythonRef() as target:
-            score = await _python_score(step, target, view, timeout_s)
+            return Verdict(outcome=await _python_score(step, target, view, timeout_s))
         case CheckVerifier() as check:
             try:
-                score = check_score(step.id, check, view)
+                return Verdict(outcome=check_score(step.id, check, view))
             except ValueError as exc:
                 raise StepFailedError(FailureKind.SCORE_INVALID, f"the check {exc}") from None
-        case _:
+        case CommandVerifier() as command:
+            sandbox = means.sandboxes.get(command.command.env)
+            if sandbox is None:
+                message = f"sandbox '{command.command.env}' was not deployed, so no command can be run in it"
+                raise StepFailedError(FailureKind.VERIFIER_RAISED, message)
+            score = await command_score(step.id, command, sandbox, root=means.root, timeout_s=timeout_s)
+            return Verdict(outcome=score)
+        case JudgeVerifier() as judge:
+            if means.ask is None:
+                return Verdict(outcome=Skipped(step=step.id, reason=JUDGES_OFF))
+            return await judge_verdict(step.id, judge, view, ask=means.ask, timeout_s=timeout_s)
+        case StateVerifier():
             raise StepFailedError(FailureKind.VERIFIER_RAISED, "this kind of verifier cannot be run yet")
-    return replace(score, weight=step.weight, required=step.required)
+
+
+async def run_verifier(step: Verify, view: EpisodeView, *, timeout_s: float | None) -> Score:
+    """Score with a verifier that needs nothing but the episode. To be replaced by `verify_step` where it is called."""
+    means = VerifyMeans(root=Path(), sandboxes={}, ask=None)
+    outcome = (await verify_step(step, view, means, timeout_s=timeout_s)).outcome
+    if isinstance(outcome, Skipped):
+        raise StepFailedError(FailureKind.VERIFIER_RAISED, outcome.reason)
+    return outcome
 
 
 async def _python_score(step: Verify, target: PythonRef, view: EpisodeView, timeout_s: float | None) -> Score:
