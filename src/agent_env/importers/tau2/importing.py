@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agent_env.bundle import load_bundle
 from agent_env.errors import BundleError, UsageError
@@ -32,7 +32,9 @@ class Customer(StrEnum):
     """A model that is told the brief, and talks with the clerk over several turns."""
 
 
-def import_tau2(source: Path, target: Path, *, user: Customer = Customer.NONE) -> ImportedBundle:
+def import_tau2(
+    source: Path, target: Path, *, user: Customer | Literal["none", "model"] = Customer.NONE
+) -> ImportedBundle:
     """Make a bundle of tau2-bench's retail domain.
 
     Args:
@@ -47,6 +49,7 @@ def import_tau2(source: Path, target: Path, *, user: Customer = Customer.NONE) -
     Raises:
         UsageError: When the data is not there or has another shape, or something is at `target`. Nothing is written then.
     """
+    user = Customer(user)
     own = {name: _own(name) for name in ("store.py", "tau2_store.py", "task.md.j2", "customer.md.j2")}
     read = read_source(source, tools_in(own["store.py"], "Store"))
     notes = tuple(_notes(read))
