@@ -16,7 +16,9 @@ from agent_env.errors import AgentEnvError, UsageError
 __all__ = ["main", "root"]
 
 COMMANDS = {
+    "init": "Write a small bundle to begin with.",
     "validate": "Check a bundle and list every problem.",
+    "play": "Play tasks by hand, by script, with a model, or their gold.",
     "schema": "Print the JSON Schema of a bundle's files.",
     "import": "Make a bundle of another project's tasks.",
     "train": "Train a model on a bundle: warm start, RL, held-out play.",
@@ -24,6 +26,7 @@ COMMANDS = {
     "show": "Print one run's conversation.",
     "explore": "Browse runs in the explorer.",
     "engine": "The embedded engine: a Tinker-protocol server on this machine.",
+    "completion": "Print the completion script for a shell.",
 }
 """Every command and its line of help. The help is here so that listing commands imports none of them."""
 
