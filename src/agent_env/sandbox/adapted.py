@@ -223,11 +223,10 @@ class _AdaptedSandbox:
             text = f"export {exports}\n{text}"
         temporary: list[str] = []
         try:
-            source = await self._put(stdin, temporary) if stdin else "/dev/null"
-            text = f"exec <{source}\n{text}"
+            text = f"{await self._input(stdin, temporary)}\n{text}"
             if len(text) > _LONG_CHARS:
                 script = await self._put(text.encode("utf-8", "surrogateescape"), temporary)
-                text = f"exec <{source}; . {script}"
+                text = f". {script}"
             began = monotonic()
             running = self._interface.run_command(
                 text, workdir=str(self._root / (cwd or "")), timeout=math.ceil(timeout_s), max_output_bytes=keep + 1
@@ -256,6 +255,16 @@ class _AdaptedSandbox:
             stderr_left_out_bytes=stderr_left_out,
             duration_s=took_s,
         )
+
+    async def _input(self, stdin: bytes, temporary: list[str]) -> str:
+        """Return how a shell gives itself an input: in the command where that keeps every byte, for a file is a call more."""
+        if not stdin:
+            return "exec </dev/null"
+        text = stdin.decode("utf-8", "replace")
+        if len(text) < _LONG_CHARS and text.endswith("\n") and "\0" not in text and text.encode() == stdin:
+            end = f"end-{token_hex(8)}"
+            return f"exec <<'{end}'\n{text}{end}"
+        return f"exec <{await self._put(stdin, temporary)}"
 
     async def _put(self, content: bytes, temporary: list[str]) -> str:
         path = str(self._private_dir / token_hex(8))

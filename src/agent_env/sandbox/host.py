@@ -1,7 +1,7 @@
 """No isolation: commands run as the user, on the machine itself. Only when a bundle asks for it by name.
 
 What it has of a sandbox: the working directory, output that is bounded, time limits, and that nothing is left. Memory,
-processes and the network are not limited.
+processes and the network are not limited, and a command can do whatever the user can: also end everything the user runs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from agent_env.bundle import SandboxSpec
+from agent_env.sandbox._blocking import in_thread
+from agent_env.sandbox._inside.processes import kill, running
 from agent_env.sandbox._launch import Launch, code_for_this_python, open_channel
 from agent_env.sandbox._place import sandbox_folder
 from agent_env.sandbox._supervised import SupervisedSandbox
@@ -20,6 +23,10 @@ from agent_env.sandbox._work import work_folder
 from agent_env.sandbox.contract import Sandbox
 
 __all__ = ["open_host"]
+
+_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
+"""What commands get of this process's environment: the rest may be keys, which an agent would see."""
+_MARK = "AGENT_ENV_SANDBOX"
 
 
 @asynccontextmanager
@@ -33,24 +40,40 @@ async def open_host(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator[
     Raises:
         SandboxUnavailableError: When its first process cannot be started.
     """
-    with sandbox_folder() as (_, folder):
+    with sandbox_folder() as (owner, folder):
+        mark = f"{owner.name}-{folder.name}"
         async with work_folder(files, folder, uid=None) as work:
             private, temporary = folder / "private", folder / "tmp"
             private.mkdir()
             temporary.mkdir()
-            environment = {**os.environ, "TERM": "dumb", "TMPDIR": str(temporary), **spec.environment}
+            environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+            environment |= {"TERM": "dumb", "TMPDIR": str(temporary), _MARK: mark, **spec.environment}
             launch = Launch(
                 command=lambda: nullcontext(((sys.executable,), ())),
                 code=code_for_this_python(),
                 configuration={},
                 environment={"TMPDIR": str(temporary)},
             )
-            async with open_channel(launch, folder) as channel:
-                yield SupervisedSandbox(
-                    channel,
-                    root=PurePosixPath(work.resolve()),
-                    private_dir=PurePosixPath(private),
-                    environment=environment,
-                    timeout_s=spec.command_timeout_s,
-                    output_bytes=4 * spec.output_chars,
-                )
+            try:
+                async with open_channel(launch, folder) as channel:
+                    yield SupervisedSandbox(
+                        channel,
+                        root=PurePosixPath(work.resolve()),
+                        private_dir=PurePosixPath(private),
+                        environment=environment,
+                        timeout_s=spec.command_timeout_s,
+                        output_bytes=4 * spec.output_chars,
+                    )
+            finally:
+                await in_thread(partial(_kill_marked, mark), what=f"looking for what is left of sandbox {mark}")
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill what a sandbox has started and its first process could not: a command can kill that one."""
+    for pid in running():
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"{_MARK}={mark}".encode() in variables:
+            kill(pid)

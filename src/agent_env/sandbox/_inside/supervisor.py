@@ -63,6 +63,7 @@ class Supervisor:
         self._received = bytearray()
         self._commands: dict[int, Command] = {}
         self._streams: dict[int, Stream] = {}
+        self._untold: list[bytes] = []
         self._left_open: set[int] = set()
         """Output of commands that have ended, still held by what they left behind: read on, or that would stop."""
         self._is_jail = os.getpid() == 1
@@ -192,7 +193,7 @@ class Supervisor:
     # Commands
 
     def _run(self, request: Request) -> None:
-        notes = self._make_room()
+        notes, self._untold = [*self._untold, *self._make_room()], []
         ours: list[int] = []
         theirs: list[int] = []
         try:
@@ -256,6 +257,7 @@ class Supervisor:
                 self._close(stream.fd)
             else:
                 self._left_open.add(stream.fd)
+        command.notes += self._make_room()
         if not command.is_dropped:
             self.send(*command.answer())
 
@@ -302,12 +304,12 @@ class Supervisor:
     # Limits
 
     def _make_room(self) -> list[bytes]:
-        """End what was left behind, when there is so much of it that a command could start nothing."""
+        """End all that runs, when it is so much that a command could start nothing."""
         most = self._limits.processes
         if not most or not self._is_jail:
             return []
         processes = running()
-        if len(processes) < most // 2 or sum(process.threads for process in processes.values()) < most - 8:
+        if len(processes) < most // 2 or sum(process.threads for process in processes.values()) < most * 7 // 8:
             return []
         self._end_all()
         return [self._said_room()]
@@ -335,22 +337,29 @@ class Supervisor:
             time.sleep(0.002)
 
     def _watch(self) -> None:
-        """End the largest process when all of them together have more memory than the sandbox."""
+        """End the largest processes when all of them together have more memory than the sandbox."""
         now = time.monotonic()
         if not self._next_watch or now < self._next_watch:
             return
         most = self._limits.memory_bytes
         sizes = {pid: memory_bytes(pid) for pid in running()}
-        if sum(sizes.values()) > most:
-            largest = max(sizes, key=lambda pid: sizes[pid])
-            note = b"the sandbox has %d MB of memory: its largest process (%s) was ended" % (
-                most >> 20,
-                name_of(largest),
+        largest_first = sorted(sizes, key=lambda pid: sizes[pid], reverse=True)
+        total = sum(sizes.values())
+        for pid in largest_first:
+            if total <= most:
+                break
+            self._note(
+                b"the sandbox has %d MB of memory: its largest process (%s) was ended" % (most >> 20, name_of(pid))
             )
-            kill(largest)
-            for command in self._commands.values():
-                command.notes.append(note)
+            kill(pid)
+            total -= sizes[pid]
         self._next_watch = now + (_WATCH_S if self._commands else _IDLE_WATCH_S) if sizes else 0.0
+
+    def _note(self, note: bytes) -> None:
+        """Tell of something with the commands that run, or else with the next one."""
+        for notes in [command.notes for command in self._commands.values()] or [self._untold]:
+            if note not in notes:
+                notes.append(note)
 
     # The end
 
