@@ -1,4 +1,4 @@
-"""A command in the sandbox as verifier: what it exits with, or what it writes to a file, is the score.
+"""A command in the sandbox, alone or as verifier: what it exits with, or what it writes to a file, is the score.
 
 The bundle's files for it are put into a folder that is made for it, with a name that nobody could know before, and taken
 away after it. It runs in the machine that the agent worked in: what the agent left there is there.
@@ -19,14 +19,14 @@ from typing import NoReturn
 import anyio
 from anyio import to_thread
 
-from agent_env.bundle import CommandVerifier
+from agent_env.bundle import Command, CommandVerifier
 from agent_env.errors import EnvBrokenError, UsageError
 from agent_env.outcome import FailureKind, Score
 from agent_env.sandbox.contract import ExecResult, Sandbox
 from agent_env.verify.function import StepFailedError, broken_kind, trace_of
 from agent_env.verify.returned import score_of
 
-__all__ = ["FILES_VARIABLE", "command_score"]
+__all__ = ["FILES_VARIABLE", "command_score", "run_command"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,24 @@ _OUTPUT_CHARS = 2_000
 _REMOVE_S = 30.0
 _CANNOT_RUN, _NOT_FOUND, _SIGNALS = 126, 127, range(129, 193)
 """What a shell exits with for what it cannot run, does not find, and for what a signal has ended."""
+
+
+async def run_command(command: Command, sandbox: Sandbox, *, root: Path, timeout_s: float | None) -> ExecResult:
+    """Run a command, with the bundle's files for it there as long as it runs.
+
+    Args:
+        command: The command.
+        sandbox: Where it is run.
+        root: The bundle's folder.
+        timeout_s: Seconds that the command may take; putting its files there does not count.
+
+    Raises:
+        EnvBrokenError: When the sandbox is lost.
+        OSError: When a file of the bundle cannot be read, or put there.
+        UsageError: When the bundle's files are none that can be put there.
+    """
+    async with _files(sandbox, None if command.files is None else root / command.files) as variables:
+        return await sandbox.run(command.command, env=variables, timeout_s=timeout_s)
 
 
 async def command_score(
@@ -58,26 +76,19 @@ async def command_score(
             has no score, or the sandbox is lost.
     """
     try:
-        return await _score(step, verifier, sandbox, root, timeout_s)
+        if verifier.score_file is not None:
+            await _remove_score(sandbox, verifier.score_file)
+        result = await run_command(verifier.command, sandbox, root=root, timeout_s=timeout_s)
+        _check_ended(result, timeout_s)
+        if verifier.score_file is not None:
+            return await _written_score(step, sandbox, verifier.score_file, result)
     except EnvBrokenError as exc:
         trace = "\n".join(filter(None, (exc.details, trace_of(exc))))
         raise StepFailedError(broken_kind(exc), str(exc), trace) from exc
     except (OSError, UsageError) as exc:
-        message = f"the files of the command cannot be put into the sandbox: {exc}"
+        message = f"the command or its files cannot be put into the sandbox: {exc}"
         raise StepFailedError(FailureKind.VERIFIER_RAISED, message, trace_of(exc)) from exc
-
-
-async def _score(step: str, verifier: CommandVerifier, sandbox: Sandbox, root: Path, timeout_s: float | None) -> Score:
-    command, score_file = verifier.command, verifier.score_file
-    folder = None if command.files is None else root / command.files
-    async with _files(sandbox, folder) as variables:
-        if score_file is not None:
-            await _remove_score(sandbox, score_file)
-        result = await sandbox.run(command.command, env=variables, timeout_s=timeout_s)
-        _check_ended(result, timeout_s)
-        if score_file is None:
-            return Score(step=step, value=1.0 if result.exit_code == 0 else 0.0, explanation=_explanation(result))
-        return await _written_score(step, sandbox, score_file, result)
+    return Score(step=step, value=1.0 if result.exit_code == 0 else 0.0, explanation=_explanation(result))
 
 
 @asynccontextmanager
