@@ -65,13 +65,20 @@ def base_dir() -> Path:
     """
     path = Path(gettempdir()) / f"agent-env-sandboxes-{os.geteuid()}"
     try:
-        path.mkdir(mode=0o711, exist_ok=True)
+        if not path.is_dir():
+            make_enterable(path)
         found = path.lstat()
     except OSError as exc:
         raise SandboxUnavailableError(f"{path}: {exc.strerror}: set TMPDIR to a folder that can be written") from exc
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise SandboxUnavailableError(f"{path} is open to others: remove it, or set TMPDIR to a folder of your own")
     return path
+
+
+def make_enterable(path: Path) -> None:
+    """Make a folder that everybody can go through, whatever the umask is, and nobody else can list."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    path.chmod(0o711)
 
 
 def base_token() -> str:
@@ -99,7 +106,7 @@ def sandbox_folder() -> Generator[tuple[Owner, Path]]:
         owner.last += 1
         path = owner.path / str(owner.last)
     try:
-        path.mkdir(mode=0o711)
+        make_enterable(path)
         yield owner, path
     finally:
         remove_tree(path)
@@ -116,7 +123,7 @@ def _acquire() -> Owner:
         name = f"{os.getpid()}-{token_hex(4)}"
         new = base / f"{_NEW}{name}"
         try:
-            new.mkdir(mode=0o711)
+            make_enterable(new)
             lock = hold(new / _LOCK)
             new.rename(base / name)
         except OSError as exc:
