@@ -57,11 +57,9 @@ async def test_a_scripted_users_lines_are_turns_of_one_conversation(talking: Any
         talking.reply("Done too."),
         talking.reply("Seven."),
     ]
-    group = await talking.play(script, "talk")
+    group = await talking.play(script, "talk", history="tokens")
     assert group.get_total_rewards() == [0.25]
-    data = trajectory_to_data(group.trajectories_G[0], 1.0)
-    print(len(data), [talking.framing.renderer.tokenizer.decode(d.model_input.to_ints()) for d in data])
-    (datum,) = data
+    (datum,) = trajectory_to_data(group.trajectories_G[0], 1.0)
     text = talking.framing.renderer.tokenizer.decode(datum.model_input.to_ints())
     places = [text.index(line) for line in ("Add 3, please.", "Done.", "And 4.", "Done too.", "What is the total?")]
     assert places == sorted(places)
