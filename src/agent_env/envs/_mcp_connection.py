@@ -35,8 +35,8 @@ Broken = TypeVar("Broken", bound=EnvBrokenError)
 
 _CLOSE_S = 15.0
 """Seconds that closing may take; what it does is bounded itself, by less."""
-_REASON_S = 5.0
-"""Seconds to find out why a connection has ended."""
+_REASON_S = 3.0
+"""Seconds to find out why a connection has ended, a little more than a server has to end itself."""
 _MAX_PAGES = 100
 _MAX_TOOLS = 1000
 _SAID_CHARS = 300
@@ -136,7 +136,7 @@ class Connection:
                 exc.add_note(details)
             raise
         if self._session is None:
-            raise self._made(EnvBrokenError if self._is_ours else McpServerError, self._why or "was closed")
+            raise self._made(EnvBrokenError if self._is_ours else McpServerError, self._why)
 
     def stop(self) -> None:
         """Have it end, now or when it has opened."""
@@ -159,7 +159,7 @@ class Connection:
         """
         session = self._session
         if session is None:
-            raise self._error(f"{self._why or 'was closed'}, before '{name}' was called")
+            raise await self._ended(f", before '{name}' was called")
         params = mcp_types.CallToolRequestParams(name=name, arguments=dict(arguments))
         status = CallStatus()
         token = noted_status.set(status)
@@ -232,6 +232,7 @@ class Connection:
         except Exception as exc:  # noqa: BLE001 - the task is nobody's: what it hears is told to whoever asks
             await self._tell(exc)
         finally:
+            self._why = self._why or "was closed"
             self._is_told.set()
             self._is_open.set()
 

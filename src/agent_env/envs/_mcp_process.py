@@ -129,7 +129,7 @@ class ServerProcess:
         if self._stdin is None or self._stdin.is_closing():
             return False
         self._stdin.write(data)
-        return True
+        return not self._stdin.is_closing()
 
     async def ending(self) -> str:
         """Say how the server ended, as what follows its name in a sentence, once its standard error has been read."""
@@ -164,7 +164,14 @@ class ServerProcess:
                 reader.resume_reading()
         cancelled = await self._wait_until_gone(process)
         if process.poll() is None:
-            self._kill(process)
+            logger.error("MCP server %s: still there after %s s, killed", self._command.program, _GONE_S)
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
+        if self._control.pid is not None and self._control.status is None:
+            # What was to watch over it is dead and can do it no more.
+            with suppress(OSError):
+                os.killpg(self._control.pid, signal.SIGKILL)
         self._close_transports()
         if cancelled is not None:
             raise cancelled
@@ -194,15 +201,6 @@ class ServerProcess:
             except asyncio.CancelledError as exc:
                 cancelled = exc
         return cancelled
-
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        logger.error("MCP server %s: still there after %s s, killed", self._command.program, _GONE_S)
-        if self._control.pid is not None and self._control.status is None:
-            with suppress(OSError):
-                os.killpg(self._control.pid, signal.SIGKILL)
-        process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.02)
 
 
 class _Control(asyncio.Protocol):

@@ -208,6 +208,34 @@ def starts_others(request: Message) -> None:
     answer(request, text(f"{os.getpid()} {child.pid} {grandchild} {detached.stdout.decode().strip()}"))
 
 
+def starts_others_and_ends(request: Message) -> None:
+    starts_others(request)
+    os._exit(7)
+
+
+def waits_for_three_and_ends(_: Message) -> None:
+    for _ in range(2):
+        read()
+    os._exit(9)
+
+
+def hangs_on_one(request: Message) -> None:
+    if request["params"]["arguments"].get("count") != 1:
+        answer(request, text(str(os.getpid())))
+
+
+def needs_file() -> None:
+    if not os.path.exists(sys.argv[2]):
+        os._exit(8)
+    OTHERWISE["pid"]()
+
+
+def hangs_at_start_and_says_pid() -> None:
+    with open(sys.argv[2], "w") as file:
+        file.write(str(os.getpid()))
+    forever()
+
+
 def records() -> None:
     """Writes down what it is sent, and does not answer calls."""
     with open("received.jsonl", "w") as file:
@@ -232,8 +260,8 @@ def goes_deaf() -> None:
 
 
 def closes_stdin(request: Message) -> None:
-    answer(request, text("the last one"))
     os.close(0)
+    answer(request, text("the last one"))
     forever()
 
 
@@ -286,7 +314,10 @@ IN_CALL: dict[str, Callable[[Message], None]] = {
     "chatters": chatters,
     "asks": asks,
     "notifies": notifies,
+    "waits_for_three_and_ends": waits_for_three_and_ends,
+    "hangs_on_one": hangs_on_one,
     "starts_others": starts_others,
+    "starts_others_and_ends": starts_others_and_ends,
     "wrong_id": answers(lambda number: _json(text("x"))(number + 7)),
     "text_id": answers(lambda number: _json(text("x"))(str(number))),
     "text_result": answers(_json("done")),
@@ -314,6 +345,8 @@ OTHERWISE: dict[str, Callable[[], None]] = {
     "hangs_in_list": lambda: serve(tools=hangs),
     "stays": stays,
     "records": records,
+    "needs_file": needs_file,
+    "hangs_at_start_and_says_pid": hangs_at_start_and_says_pid,
     "goes_deaf": goes_deaf,
     "lists_on_and_on": lambda: serve(tools=lists_on_and_on),
     "lists_in_a_circle": lambda: serve(tools=lists_in_a_circle),
