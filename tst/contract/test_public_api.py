@@ -26,9 +26,9 @@ SIGNATURES = {
     "load_bundle": "(path: 'Path | str') -> 'Bundle'",
     "validate_bundle": "(path: 'Path | str', *, run_code: 'bool' = True) -> 'list[Problem]'",
     "open_episode": "(task: 'Task', *, sink: 'EpisodeSink | None' = None, limits: 'Limits' = Limits(deploy_s=300.0, "
-    "run_s=600.0, verify_s=600.0, close_s=30.0)) -> 'AsyncGenerator[Episode]'",
+    "run_s=600.0, verify_s=600.0, judges=None, close_s=30.0)) -> 'AsyncGenerator[Episode]'",
     "play": "(task: 'Task', player: 'Player | PythonRef', *, sink: 'EpisodeSink | None' = None, limits: 'Limits' = "
-    "Limits(deploy_s=300.0, run_s=600.0, verify_s=600.0, close_s=30.0), max_messages: 'int' = 200) -> 'EpisodeResult'",
+    "Limits(deploy_s=300.0, run_s=600.0, verify_s=600.0, judges=None, close_s=30.0), max_messages: 'int' = 200) -> 'EpisodeResult'",
     "reward_of": "(result: 'EpisodeResult', rule: 'RewardRule | RewardSpec | str | None' = None) -> 'float'",
     "resolve_reward": "(bundle: 'Bundle', reward: 'str | None', tasks: 'Iterable[Task]', *, "
     "judges: 'bool | None' = None) -> 'RewardRule'",

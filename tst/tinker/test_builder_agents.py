@@ -49,7 +49,8 @@ def talking(rig: Any, tmp_path: Path) -> Any:
 
 
 async def test_a_scripted_users_lines_are_turns_of_one_conversation(talking: Any) -> None:
-    """Each is a prompt after the reply to the one before, token for token: the rollout is one datum, and scored."""
+    """Each is a prompt after the reply to the one before; with a template that keeps history the rollout is one datum."""
+    talking = replace(talking, renderer_name="qwen3_instruct")
     script = [
         talking.call("add", number=3),
         talking.reply("Done."),
@@ -57,7 +58,7 @@ async def test_a_scripted_users_lines_are_turns_of_one_conversation(talking: Any
         talking.reply("Done too."),
         talking.reply("Seven."),
     ]
-    group = await talking.play(script, "talk", history="tokens")
+    group = await talking.play(script, "talk")
     assert group.get_total_rewards() == [0.25]
     (datum,) = trajectory_to_data(group.trajectories_G[0], 1.0)
     text = talking.framing.renderer.tokenizer.decode(datum.model_input.to_ints())

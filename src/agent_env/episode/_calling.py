@@ -9,7 +9,7 @@ from typing import Any
 from agent_env.envs import EnvSession, ToolAnswer
 from agent_env.errors import AgentEnvError, EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
-from agent_env.verify.function import StepFailedError, one_line, trace_of
+from agent_env.verify.function import StepFailedError, broken_kind, one_line, trace_of
 
 __all__ = ["call_env", "failed", "raise_if_ours"]
 
@@ -46,10 +46,8 @@ def failed(kind: FailureKind, exc: BaseException, *, what: str = "") -> StepFail
         exc: What was raised.
         what: What was done, before what it says.
     """
-    if isinstance(exc, McpServerError):
-        kind = FailureKind.MCP_DIED
-    elif isinstance(exc, SandboxLostError):
-        kind = FailureKind.SANDBOX_LOST
+    if isinstance(exc, McpServerError | SandboxLostError):
+        kind = broken_kind(exc)
     said = " ".join(str(exc).split()) if isinstance(exc, AgentEnvError) and str(exc) else one_line(exc)
     details = exc.details if isinstance(exc, EnvBrokenError) else ""
     return StepFailedError(kind, f"{what}{said}", details or trace_of(exc))

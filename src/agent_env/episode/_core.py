@@ -325,6 +325,7 @@ class Core:
             outcome=outcome,
             run_id=self.run_id,
             scores=dict(self.log.scores),
+            skipped=dict(self.log.left_out),
             failure=self.failure if outcome is Outcome.FAILED else None,
             cut=self.cut,
             metrics=self.log.counts,

@@ -9,7 +9,7 @@ from typing import Any
 from agent_env.bundle import AgentKind, Task
 from agent_env.envs import ToolAnswer, ToolSpec
 from agent_env.episode.sink import EpisodeSink, Event, EventKind, RunHeader
-from agent_env.outcome import CutReason, Failure, Score
+from agent_env.outcome import CutReason, Failure, Score, Skipped
 from agent_env.verify import CallRecord, Message
 from agent_env.verify.view import text_of
 
@@ -24,6 +24,7 @@ class EpisodeLog:
         "_task",
         "calls",
         "conversations",
+        "left_out",
         "messages",
         "replies",
         "said",
@@ -54,6 +55,8 @@ class EpisodeLog:
         self.replies: list[str] = []
         self.calls: list[CallRecord] = []
         self.scores: dict[str, Score] = {}
+        self.left_out: dict[str, Skipped] = {}
+        """Verifiers that were not run."""
 
     @property
     def counts(self) -> dict[str, float]:
@@ -174,10 +177,21 @@ class EpisodeLog:
         """The trainer ends the episode."""
         self._tell(EventKind.CUT, {"reason": str(reason)})
 
-    def score(self, score: Score) -> None:
-        """A verifier has scored."""
+    def skipped(self, skipped: Skipped) -> None:
+        """A verifier was left out."""
+        self.left_out[skipped.step] = skipped
+        self._tell(EventKind.SKIPPED, {"reason": skipped.reason})
+
+    def score(self, score: Score, *, judge: Mapping[str, Any] | None) -> None:
+        """A verifier has scored; `judge` is what a model was asked for it, and answered."""
         self.scores[score.step] = score
-        data = {"value": score.value, "explanation": score.explanation, "metrics": dict(score.metrics)}
+        data: dict[str, Any] = {
+            "value": score.value,
+            "explanation": score.explanation,
+            "metrics": dict(score.metrics),
+        }
+        if judge is not None:
+            data["judge"] = judge
         self._tell(EventKind.SCORE, data)
 
     def failure(self, failure: Failure) -> None:

@@ -25,14 +25,17 @@ from agent_env.bundle import (
 )
 from agent_env.envs import EnvSession, ToolSpec, open_env
 from agent_env.envs.skills import SkillShelf
-from agent_env.episode._agents import OtherAgent
+from agent_env.episode._agents import OtherAgent, ask_judge
 from agent_env.episode._calling import failed, raise_if_ours
 from agent_env.episode._core import Agent, Core
 from agent_env.episode._turns import Agents, Turns, fail, render, within
-from agent_env.errors import UniverseError
-from agent_env.outcome import FailureKind
+from agent_env.errors import EnvBrokenError, UniverseError, UsageError
+from agent_env.outcome import FailureKind, Skipped
+from agent_env.sandbox import Sandbox
+from agent_env.verify.command import how_it_ended, run_command
 from agent_env.verify.function import StepFailedError, call_function
-from agent_env.verify.score import run_verifier
+from agent_env.verify.permission import judges_allowed
+from agent_env.verify.score import VerifyMeans, verify_step
 
 __all__ = ["own"]
 
@@ -119,10 +122,42 @@ class _Steps:
                     timed_out=FailureKind.STEP_TIMEOUT,
                 )
             case RunCommand():
-                raise StepFailedError(FailureKind.RUN_STEP, "commands cannot be run yet")
+                await self._run_command(step, limits.run_s if step.timeout_s is None else step.timeout_s)
             case Verify():
-                timeout_s = limits.verify_s if step.timeout_s is None else step.timeout_s
-                self._log.score(await run_verifier(step, self._core.view(), timeout_s=timeout_s))
+                await self._verify(step, limits.verify_s if step.timeout_s is None else step.timeout_s)
+
+    async def _run_command(self, step: RunCommand, timeout_s: float) -> None:
+        command = step.command
+        sandbox = self._sandboxes().get(command.env)
+        if sandbox is None:
+            message = f"sandbox '{command.env}' was not deployed, so no command can be run in it"
+            raise StepFailedError(FailureKind.RUN_STEP, message)
+        try:
+            result = await run_command(command, sandbox, root=self._bundle.root, timeout_s=timeout_s)
+        except (EnvBrokenError, UsageError, OSError) as exc:
+            raise failed(FailureKind.RUN_STEP, exc) from exc
+        if result.timed_out:
+            message = f"the command of step '{step.id}' took longer than {timeout_s:g} s"
+            raise StepFailedError(FailureKind.STEP_TIMEOUT, message)
+        if not result.is_ok:
+            message = f"the command of step '{step.id}' ended with {result.exit_code}"
+            raise StepFailedError(FailureKind.RUN_STEP, message, how_it_ended(result))
+
+    async def _verify(self, step: Verify, timeout_s: float) -> None:
+        means = VerifyMeans(
+            root=self._bundle.root,
+            sandboxes=self._sandboxes(),
+            ask=ask_judge if judges_allowed(self._core.limits.judges) else None,
+        )
+        verdict = await verify_step(step, self._core.view(), means, timeout_s=timeout_s)
+        if isinstance(verdict.outcome, Skipped):
+            self._log.skipped(verdict.outcome)
+        else:
+            self._log.score(verdict.outcome, judge=None if verdict.judge is None else verdict.judge.as_json())
+
+    def _sandboxes(self) -> dict[str, Sandbox]:
+        envs = self._core.envs
+        return {name: session.state for name, session in envs.items() if self._bundle.envs[name].sandbox is not None}
 
     async def _deploy_env(self, step: DeployEnv) -> None:
         timeout_s = self._core.limits.deploy_s if step.timeout_s is None else step.timeout_s

@@ -20,6 +20,8 @@ class Limits:
     """Seconds that a `run` step's function may take."""
     verify_s: float = 600.0
     """Seconds that a verifier may take; waiting for its turn does not count."""
+    judges: bool | None = None
+    """Whether model judges may be asked; None leaves it to the environment variable `AGENT_ENV_JUDGES`."""
     close_s: float = 30.0
     """Seconds that closing the envs may take, after which they are left and logged."""
 

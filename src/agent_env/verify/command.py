@@ -88,7 +88,7 @@ async def command_score(
     except (OSError, UsageError) as exc:
         message = f"the command or its files cannot be put into the sandbox: {exc}"
         raise StepFailedError(FailureKind.VERIFIER_RAISED, message, trace_of(exc)) from exc
-    return Score(step=step, value=1.0 if result.exit_code == 0 else 0.0, explanation=_explanation(result))
+    return Score(step=step, value=1.0 if result.exit_code == 0 else 0.0, explanation=how_it_ended(result))
 
 
 @asynccontextmanager
@@ -153,7 +153,7 @@ def _check_ended(result: ExecResult, timeout_s: float | None) -> None:
     if result.timed_out:
         bound = "its time" if timeout_s is None else f"{timeout_s:g} s"
         message = f"the command took longer than {bound}"
-        raise StepFailedError(FailureKind.VERIFIER_TIMEOUT, message, _explanation(result))
+        raise StepFailedError(FailureKind.VERIFIER_TIMEOUT, message, how_it_ended(result))
     if code in (_CANNOT_RUN, _NOT_FOUND):
         why = "is not there" if code == _NOT_FOUND else "cannot be run"
         message = f"the command {why} (exit code {code}): {_said(result.stderr)}"
@@ -162,7 +162,7 @@ def _check_ended(result: ExecResult, timeout_s: float | None) -> None:
         message = f"the command was ended by {_signal_name(code - 128)}, so it says nothing of the agent{notes}"
     else:
         return
-    raise StepFailedError(FailureKind.VERIFIER_RAISED, message, _explanation(result))
+    raise StepFailedError(FailureKind.VERIFIER_RAISED, message, how_it_ended(result))
 
 
 async def _written_score(step: str, sandbox: Sandbox, score_file: str, result: ExecResult) -> Score:
@@ -170,18 +170,18 @@ async def _written_score(step: str, sandbox: Sandbox, score_file: str, result: E
         content = await sandbox.read_file(score_file, max_bytes=_SCORE_BYTES)
     except FileNotFoundError:
         why = f"the command (exit code {result.exit_code}) wrote no score to '{score_file}'"
-        raise StepFailedError(FailureKind.SCORE_INVALID, why, _explanation(result)) from None
+        raise StepFailedError(FailureKind.SCORE_INVALID, why, how_it_ended(result)) from None
     except OSError as exc:
         why = f"the score file '{score_file}' cannot be read: {exc.strerror or exc}"
-        raise StepFailedError(FailureKind.SCORE_INVALID, why, _explanation(result)) from None
+        raise StepFailedError(FailureKind.SCORE_INVALID, why, how_it_ended(result)) from None
     try:
         score = score_of(step, _json(content))
     except ValueError as exc:
         why = f"the score file '{score_file}' {exc}"
-        raise StepFailedError(FailureKind.SCORE_INVALID, why, _explanation(result)) from None
+        raise StepFailedError(FailureKind.SCORE_INVALID, why, how_it_ended(result)) from None
     if score.explanation:
         return score
-    return Score(step=step, value=score.value, explanation=_explanation(result), metrics=score.metrics)
+    return Score(step=step, value=score.value, explanation=how_it_ended(result), metrics=score.metrics)
 
 
 def _json(content: bytes) -> object:
@@ -196,7 +196,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _explanation(result: ExecResult) -> str:
+def how_it_ended(result: ExecResult) -> str:
     """Return how a command ended and the end of what it printed."""
     parts = [f"exit code {result.exit_code}", *result.notes]
     for name, output in (("stdout", result.stdout), ("stderr", result.stderr)):
