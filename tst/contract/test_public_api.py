@@ -35,7 +35,7 @@ SIGNATURES = {
     "tool": "(function: 'F | None' = None, /, *, name: 'str | None' = None, ends_turn: 'bool' = False, "
     "blocking: 'bool' = False, timeout_s: 'float | None' = None) -> 'F | Callable[[F], F]'",
     "Limits": "(*, deploy_s: 'float' = 300.0, run_s: 'float' = 600.0, verify_s: 'float' = 600.0, "
-    "close_s: 'float' = 30.0) -> None",
+    "judges: 'bool | None' = None, close_s: 'float' = 30.0) -> None",
     "RewardRule": "(*, weights: 'Mapping[str, float] | None', gated: 'bool' = True) -> None",
     "ToolAnswer": "(text: 'str', is_error: 'bool' = False, ends_turn: 'bool' = False, "
     "content: 'Sequence[Mapping[str, Any]]' = (), traceback: 'str' = '') -> None",
