@@ -23,7 +23,8 @@ _NAME_MAX = 64
 """The longest tool name that the common model servers take."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NODES = 20_000
-"""How large a schema may be with its references written out: a model has to read it."""
+"""How large the schemas of all tools may be with their references written out: a model has to read them."""
+_MAX_LIST_CHARS = 4 * 2**20
 _LEFT_OUT = frozenset(("title", "$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "discriminator"))
 """What says nothing to a model: generated from names, or for references that are gone."""
 _NAMED_SCHEMAS = frozenset(("properties", "patternProperties", "dependentSchemas"))
@@ -59,12 +60,16 @@ def tools_of(listed: Sequence[ListedTool]) -> Mapping[str, McpTool]:
     Raises:
         UnusableToolError: When one cannot be shown to a model.
     """
-    return _made(json.dumps([(tool.name, tool.description, tool.input_schema, tool.output_schema) for tool in listed]))
+    text = json.dumps([(tool.name, tool.description, tool.input_schema, tool.output_schema) for tool in listed])
+    if len(text) > _MAX_LIST_CHARS:
+        raise UnusableToolError(f"after tool, {len(text):,} characters in all, and no model can read as much")
+    return _made(text)
 
 
 @lru_cache(maxsize=128)
 def _made(text: str) -> Mapping[str, McpTool]:
     tools: dict[str, McpTool] = {}
+    budget = _Budget(_MAX_NODES)
     for fields in json.loads(text):
         listed = ListedTool(*fields)
         name = _NOT_IN_NAMES.sub("_", listed.name)
@@ -76,7 +81,7 @@ def _made(text: str) -> Mapping[str, McpTool]:
             both = "twice" if other == listed.name else f"and '{other}', both of which a model sees as {name}"
             raise UnusableToolError(f"'{listed.name}' {both}")
         try:
-            parameters = _parameters(listed.input_schema)
+            parameters = _parameters(listed.input_schema, budget)
         except (BrokenSchemaError, UnusableToolError) as exc:
             raise UnusableToolError(
                 f"'{listed.name}' with an inputSchema that cannot be shown to a model: {exc}"
@@ -86,8 +91,15 @@ def _made(text: str) -> Mapping[str, McpTool]:
     return tools
 
 
-def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
-    written = _Writer(schema).write(schema, ())
+class _Budget:
+    """How many parts of schemas may still be written."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def _parameters(schema: Mapping[str, Any], budget: _Budget) -> dict[str, Any]:
+    written = _Writer(schema, budget).write(schema, ())
     if not isinstance(written, dict):
         raise UnusableToolError("it is no object")
     parameters = cast("dict[str, Any]", written)
@@ -101,13 +113,13 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
 class _Writer:
     """Writes a schema out without references."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Mapping[str, Any], budget: _Budget) -> None:
         self._schema = JsonSchema(root)
-        self._nodes = 0
+        self._budget = budget
 
     def write(self, node: Any, inside: tuple[str, ...]) -> Any:
-        self._nodes += 1
-        if self._nodes > _MAX_NODES:
+        self._budget.left -= 1
+        if self._budget.left < 0:
             raise UnusableToolError("with its references written out it is too large")
         if isinstance(node, list):
             return [self.write(item, inside) for item in cast("list[Any]", node)]
