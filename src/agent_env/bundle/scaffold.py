@@ -47,7 +47,7 @@ def write_scaffold(folder: Path, *, name: str | None = None) -> Scaffold:
     Raises:
         UsageError: When the folder is not empty or cannot be written, or there is no name in it.
     """
-    name = _name(folder, name)
+    name = _name(_named(folder), name)
     contents = dict(_contents(name))
     try:
         if folder.is_dir():
@@ -59,22 +59,25 @@ def write_scaffold(folder: Path, *, name: str | None = None) -> Scaffold:
         else:
             _make(folder, contents)
     except OSError as exc:
-        raise UsageError(f"{exc.filename2 or exc.filename or folder}: {exc.strerror or exc}") from exc
+        raise UsageError(f"{exc.filename or folder}: {exc.strerror or exc}") from exc
     return Scaffold(folder=folder, name=name, files=tuple(contents), first_task=_FIRST_TASK)
 
 
-def _name(folder: Path, name: str | None) -> str:
+def _named(folder: Path) -> str:
+    try:
+        return folder.resolve().name
+    except (OSError, RuntimeError) as exc:  # a circle of links
+        raise UsageError(f"{str(folder)!r} is no path: {getattr(exc, 'strerror', None) or exc}") from exc
+
+
+def _name(of_folder: str, name: str | None) -> str:
     if name is not None:
         if not _NAME.fullmatch(name):
             raise UsageError(f"--name: {name!r} is no name: write a letter or digit, then letters, digits and . _ -")
         return name
-    try:
-        of_folder = folder.resolve().name
-    except (OSError, RuntimeError) as exc:
-        raise UsageError(f"{folder}: {getattr(exc, 'strerror', None) or exc}") from exc
     made = re.sub(r"[^A-Za-z0-9._-]+", "-", of_folder).strip("-._")[:200]
     if not made:
-        raise UsageError(f"{folder}: no name for the bundle can be made of the folder's, give one with --name")
+        raise UsageError(f"no name for the bundle can be made of {of_folder!r}, give one with --name")
     return made
 
 

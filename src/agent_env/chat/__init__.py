@@ -4,9 +4,9 @@ Covers one question at a time: messages and tools in, a message out, or one clea
 keeps them. The SDK that speaks to endpoints is imported when the first question is asked.
 """
 
-from agent_env.chat.client import Chat, complete, open_chat
+from agent_env.chat.client import Chat, check_model, complete, open_chat
 from agent_env.chat.faults import ContextOverflowError
 from agent_env.chat.reply import ChatReply, ChatUsage
 from agent_env.chat.wire import ToolLike
 
-__all__ = ["Chat", "ChatReply", "ChatUsage", "ContextOverflowError", "ToolLike", "complete", "open_chat"]
+__all__ = ["Chat", "ChatReply", "ChatUsage", "ContextOverflowError", "ToolLike", "check_model", "complete", "open_chat"]

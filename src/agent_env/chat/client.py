@@ -27,7 +27,7 @@ from agent_env.errors import ModelServerError, UsageError
 if TYPE_CHECKING:
     from agent_env.chat._sdk import Endpoints, RawAnswer
 
-__all__ = ["Chat", "complete", "open_chat"]
+__all__ = ["Chat", "check_model", "complete", "open_chat"]
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +93,18 @@ async def complete(spec: ModelSpec, messages: Sequence[Mapping[str, Any]], tools
     """Ask a model one question: `Chat.complete`, over the connections of an open chat where this event loop has one."""
     async with open_chat() as chat:
         return await chat.complete(spec, messages, tools)
+
+
+def check_model(spec: ModelSpec) -> None:
+    """Say what keeps any question from being asked, before one is. Nobody is asked.
+
+    Raises:
+        ModelServerError: When a variable is not set.
+        MissingExtraError: When the SDK is not installed.
+        UsageError: When `base_url` is no URL.
+    """
+    _key(_resolved(spec)[0])
+    _require_sdk()
 
 
 class Chat:
@@ -167,8 +179,12 @@ def _use_newer_limit(body: dict[str, Any]) -> None:
         body["max_completion_tokens"] = body.pop("max_tokens")
 
 
-def _connect() -> Endpoints:
+def _require_sdk() -> None:
     require("openai", install="'agent-env[models]'", feature="A model behind an OpenAI-compatible endpoint")
+
+
+def _connect() -> Endpoints:
+    _require_sdk()
     from agent_env.chat._sdk import Endpoints
 
     return Endpoints()

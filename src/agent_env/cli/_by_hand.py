@@ -18,7 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from agent_env.bundle import Task, names_or_closest
 from agent_env.cli._asking import GIVE_UP, GivenUpError, arguments_of, ask_arguments, signature
 from agent_env.envs import ToolAnswer, ToolSpec
-from agent_env.episode import EpisodeSink, Message, ToolCall, Turn, open_episode
+from agent_env.episode import EpisodeSink, Limits, Message, ToolCall, Turn, open_episode
 from agent_env.errors import EpisodeFailedError, ToolError, UsageError
 from agent_env.outcome import CutReason, EpisodeResult
 from agent_env.runs.visible import one_line, visible
@@ -109,12 +109,13 @@ class Person:
         readline.parse_and_bind("tab: complete")
 
 
-def play_by_hand(task: Task, *, sink: EpisodeSink, person: Person) -> EpisodeResult | None:
+def play_by_hand(task: Task, *, sink: EpisodeSink, limits: Limits, person: Person) -> EpisodeResult | None:
     """Play a task with a person in the agent's place.
 
     Args:
         task: The task.
         sink: Takes the episode down.
+        limits: Bounds for steps that have none of their own.
         person: Who is asked.
 
     Returns:
@@ -126,7 +127,7 @@ def play_by_hand(task: Task, *, sink: EpisodeSink, person: Person) -> EpisodeRes
     """
     with start_blocking_portal() as portal:
         try:
-            with portal.wrap_async_context_manager(open_episode(task, sink=sink)) as episode:
+            with portal.wrap_async_context_manager(open_episode(task, sink=sink, limits=limits)) as episode:
                 return _Session(portal, episode, person).play()
         except _QuitError:
             return None

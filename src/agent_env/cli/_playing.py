@@ -6,14 +6,15 @@ import asyncio
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_env.bundle import Bundle, PythonRef, Task
+from agent_env.bundle import Bundle, Task
 from agent_env.chat import open_chat
-from agent_env.episode import EpisodeSink, NullSink, play
+from agent_env.episode import EpisodeSink, Limits, NullSink, open_episode
+from agent_env.episode.driving import drive
 from agent_env.episode.players import Player
 from agent_env.errors import ModelServerError, RewardError, RunIndexError
 from agent_env.outcome import EpisodeResult, Failure, FailureKind, Outcome
@@ -32,7 +33,7 @@ class Played:
     """Its number among those of its task, from 0."""
     run_id: str
     result: EpisodeResult | None
-    """None when its player raised or gave up."""
+    """None when its player raised, or gave it up."""
     failure: Failure | None = None
     """What broke it."""
     reward: float | None = None
@@ -48,12 +49,13 @@ class Played:
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """Where episodes are recorded, and how their rewards are made."""
+    """Where episodes are recorded, within which limits they are played, and how their rewards are made."""
 
     index: RunIndex | None
     tasks: Sequence[Task]
     group: str
     labels: Mapping[str, Any]
+    limits: Limits
     rule: RewardRule | None
     why_no_reward: str = ""
     """Why there is no rule."""
@@ -70,6 +72,7 @@ class Recording:
         bundle: Bundle,
         tasks: Sequence[Task],
         labels: Mapping[str, Any],
+        judges: bool | None,
     ) -> Generator[Recording]:
         """Open the runs folder.
 
@@ -79,6 +82,7 @@ class Recording:
             bundle: Says what the reward is.
             tasks: The tasks that will be played.
             labels: What else is kept with each run.
+            judges: Whether model judges may be asked; None leaves it to the environment.
 
         Raises:
             RunIndexError: When it cannot be written, also at the end.
@@ -86,14 +90,19 @@ class Recording:
         """
         rule, why = None, ""
         try:
-            rule = resolve_reward(bundle, None, tasks)
+            rule = resolve_reward(bundle, None, tasks, judges=judges)
         except RewardError as exc:  # a task may be played without one
             why = str(exc)
-        if folder is None:
-            yield cls(index=None, tasks=tasks, group=group, labels=labels, rule=rule, why_no_reward=why)
-            return
-        with RunIndex.open(folder) as index:
-            recording = cls(index=index, tasks=tasks, group=group, labels=labels, rule=rule, why_no_reward=why)
+        with nullcontext() if folder is None else RunIndex.open(folder) as index:
+            recording = cls(
+                index=index,
+                tasks=tasks,
+                group=group,
+                labels=labels,
+                limits=Limits(judges=judges),
+                rule=rule,
+                why_no_reward=why,
+            )
             recording.sink()  # says now whether the group's name is one
             yield recording
 
@@ -145,7 +154,7 @@ class Recording:
 
 async def play_tasks(
     tasks: Sequence[Task],
-    player_of: Callable[[Task], Player | PythonRef],
+    player_of: Callable[[Task], Player],
     recording: Recording,
     *,
     rollouts: int = 1,
@@ -187,14 +196,13 @@ async def play_tasks(
         raise raised.exceptions[0] from None  # the first of many that say the same: the index cannot be written
 
 
-async def _play_one(
-    task: Task, rollout: int, player: Player | PythonRef, recording: Recording, max_messages: int
-) -> Played:
+async def _play_one(task: Task, rollout: int, player: Player, recording: Recording, max_messages: int) -> Played:
     sink = recording.sink()
     began = time.perf_counter()
     result, failure = None, None
     try:
-        result = await play(task, player, sink=sink, max_messages=max_messages)
+        async with open_episode(task, sink=sink, limits=recording.limits) as episode:
+            result = await drive(episode, player, max_messages=max_messages)
     except RunIndexError:
         raise
     except ModelServerError as exc:

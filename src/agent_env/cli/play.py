@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,7 +19,7 @@ from agent_env.cli import INTERRUPTED
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent_env.bundle import Bundle, GoldTurn, ModelSpec, PythonRef, Task
+    from agent_env.bundle import Bundle, GoldTurn, ModelSpec, Task
     from agent_env.cli._playing import Played, Recording
     from agent_env.episode.players import Player
 
@@ -36,7 +36,9 @@ def _complete(of: str) -> Callable[[click.Context, click.Parameter, str], list[C
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from agent_env.cli.completion import bundle_names
 
-        return bundle_names(ctx.params.get("bundle"), of, incomplete)
+        # Behind an option that waits for its value click has not read the arguments yet.
+        bundle = ctx.params.get("bundle") or next((word for word in ctx.args if not word.startswith("-")), None)
+        return bundle_names(bundle, of, incomplete)
 
     return complete
 
@@ -100,12 +102,12 @@ def command(*, bundle: Path, runs: Path, no_record: bool, as_json: bool, **optio
     if chosen.gold:
         tasks = _with_gold(tasks, chosen)
     folder = None if no_record else runs
-    group = chosen.group or f"play/{time.strftime('%Y%m%d-%H%M%S')}"
+    group = chosen.group if chosen.group is not None else f"play/{time.strftime('%Y%m%d-%H%M%S')}"
     stopped = False
-    with (
-        _judges(is_on=chosen.judges),
-        Recording.open(folder, group, bundle=loaded, tasks=tasks, labels={"player": label}) as recording,
-    ):
+    judges = True if chosen.judges else None
+    with Recording.open(
+        folder, group, bundle=loaded, tasks=tasks, labels={"player": label}, judges=judges
+    ) as recording:
         if player_of is None:
             _play_by_hand(tasks[0], recording, to_stderr=as_json)
         else:
@@ -224,9 +226,7 @@ def _with_gold(tasks: Sequence[Task], chosen: _Options) -> list[Task]:
     return having
 
 
-def _player(
-    bundle: Bundle, chosen: _Options, tasks: Sequence[Task]
-) -> tuple[Callable[[Task], Player | PythonRef] | None, str]:
+def _player(bundle: Bundle, chosen: _Options, tasks: Sequence[Task]) -> tuple[Callable[[Task], Player] | None, str]:
     """Who plays, and what that is called in the runs; None is a person."""
     from agent_env.bundle import names_or_closest
     from agent_env.episode.gold import gold_player, turns_player
@@ -246,8 +246,10 @@ def _player(
             fix = names_or_closest(chosen.player, bundle.players) if bundle.players else "its bundle.yaml names none"
             raise UsageError(f"--player: {bundle.name} has no player '{chosen.player}', {fix}")
         with redirect_stdout(sys.stderr):
-            known.load()
-        return (lambda _: known), chosen.player
+            player = known.load()
+        if not callable(player):
+            raise UsageError(f"--player: {known} is no function: a player takes a PlayerTurn and returns a message")
+        return (lambda _: cast("Player", player)), chosen.player
     return None, "by hand"
 
 
@@ -255,22 +257,25 @@ def _model(chosen: _Options) -> ModelSpec:
     """The model that is asked for.
 
     Raises:
-        UsageError: When the variable that is to hold its key is not set.
+        UsageError: When the variable that is to hold its key is not set, or the URL is none.
     """
     from agent_env.bundle import ModelSpec
+    from agent_env.chat import check_model
 
     assert chosen.model is not None
     assert chosen.base_url is not None
     if chosen.api_key_env is not None and not os.environ.get(chosen.api_key_env):
         raise UsageError(f"--api-key-env: the variable {chosen.api_key_env} is not set, which is to hold the key")
     given: dict[str, Any] = {"max_tokens": chosen.max_tokens, "timeout_s": chosen.timeout_s}
-    return ModelSpec(
+    spec = ModelSpec(
         model=chosen.model,
         base_url=chosen.base_url,
         api_key_env=chosen.api_key_env,
         temperature=1.0 if chosen.temperature is None else chosen.temperature,
         **{name: value for name, value in given.items() if value is not None},
     )
+    check_model(spec)
+    return spec
 
 
 def _script(path: Path) -> tuple[GoldTurn, ...]:
@@ -285,36 +290,17 @@ def _script(path: Path) -> tuple[GoldTurn, ...]:
     return read_script(path)
 
 
-@contextmanager
-def _judges(*, is_on: bool) -> Generator[None]:
-    """Allow model judges in the block."""
-    from agent_env.verify.permission import JUDGES_VARIABLE
-
-    before = os.environ.get(JUDGES_VARIABLE)
-    if is_on:
-        os.environ[JUDGES_VARIABLE] = "1"
-    try:
-        yield
-    finally:
-        if is_on:
-            os.environ.pop(JUDGES_VARIABLE, None)
-            if before is not None:
-                os.environ[JUDGES_VARIABLE] = before
-
-
 def _play_by_hand(task: Task, recording: Recording, *, to_stderr: bool) -> None:
     from agent_env.cli._by_hand import Person, play_by_hand
 
     sink = recording.sink()
     began = time.perf_counter()
     with redirect_stdout(sys.stderr) if to_stderr else nullcontext():
-        result = play_by_hand(task, sink=sink, person=Person(sys.stdout))
+        result = play_by_hand(task, sink=sink, limits=recording.limits, person=Person(sys.stdout))
     recording.ended(task, sink, result, duration_s=time.perf_counter() - began)
 
 
-def _play(
-    tasks: Sequence[Task], player_of: Callable[[Task], Player | PythonRef], recording: Recording, chosen: _Options
-) -> bool:
+def _play(tasks: Sequence[Task], player_of: Callable[[Task], Player], recording: Recording, chosen: _Options) -> bool:
     """Play tasks, with a bar on a terminal; return whether it came to its end."""
     import asyncio
 

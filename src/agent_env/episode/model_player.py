@@ -17,19 +17,18 @@ __all__ = ["model_player"]
 
 
 def model_player(spec: ModelSpec) -> Player:
-    """Make a player of a model, for `play`.
+    """Make a player of a model.
 
     It keeps nothing between messages: any number of episodes may be played with it at once. Within
     `agent_env.chat.open_chat()` they share their connections.
 
     The messages that it says also have `model`, `usage` (`prompt_tokens`, `completion_tokens`; None where the endpoint does
-    not say), `finish_reason` and `duration_s`, for the run. One that was cut off at `max_tokens` counts as what the model
-    says: its calls are answered, and without any it ends the turn.
+    not say), `finish_reason` and `duration_s`, for the run. `drive` cuts the episode at one that was cut off at `max_tokens`.
 
     Args:
         spec: The model, where it is, and how to ask it.
 
-    What `agent_env.chat.complete` raises comes out of `play`, and the episode is abandoned.
+    What `agent_env.chat.complete` raises comes out of it.
     """
 
     async def say(turn: PlayerTurn) -> Message:

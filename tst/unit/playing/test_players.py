@@ -9,9 +9,21 @@ from typing import Any
 
 import pytest
 
-from agent_env import Bundle, ModelServerError, Outcome, RunIndex, UsageError, play
+from agent_env import (
+    Bundle,
+    CutReason,
+    FailureKind,
+    ModelServerError,
+    Outcome,
+    RunIndex,
+    UsageError,
+    load_bundle,
+    open_episode,
+    play,
+)
 from agent_env.bundle import GoldCall, GoldTurn
 from agent_env.chat import ContextOverflowError, open_chat
+from agent_env.episode.driving import drive
 from agent_env.episode.gold import CLOSING, gold_player, turns_player
 from agent_env.episode.model_player import model_player
 
@@ -113,9 +125,9 @@ async def test_a_models_tokens_are_in_the_run(shop: Bundle, tmp_path: Path, endp
 async def test_a_model_that_writes_no_json_is_told_and_may_try_again(
     shop: Bundle, tmp_path: Path, endpoint: Any
 ) -> None:
-    """Also one whose call was cut off at its limit: that is play."""
+    """That is play."""
     endpoint.says(
-        endpoint.reply("", ("sell", '{"count": '), finish_reason="length"),
+        endpoint.reply("", ("sell", '{"count": ')),
         endpoint.reply("", ("sell", '{"count": 3}')),
         endpoint.reply("Done."),
     )
@@ -164,6 +176,60 @@ async def test_what_a_models_endpoint_raises_comes_out(shop: Bundle, endpoint: A
         await play(shop.task("three"), model_player(endpoint.spec()))
 
 
+@pytest.mark.parametrize("calls", [(), (("sell", '{"count": 3}'),)])
+async def test_a_message_that_was_cut_off_cuts_the_episode(
+    shop: Bundle, tmp_path: Path, endpoint: Any, calls: tuple[tuple[str, str], ...]
+) -> None:
+    """It is in the run, its calls are not made, and the episode is scored where it is: as for a model that is trained."""
+    endpoint.says(endpoint.reply("I am", *calls, finish_reason="length"))
+    with RunIndex.open(tmp_path / "runs") as index:
+        sink = index.run("test")
+        async with open_episode(shop.task("three"), sink=sink) as episode:
+            result = await drive(episode, model_player(endpoint.spec()))
+        index.flush()
+        events = list(index.events(sink.run_id))
+    assert (result.outcome, result.cut, result.scores["sold"].value) == (Outcome.COMPLETED, CutReason.TOKEN_LIMIT, 0.0)
+    assert [event.data["message"]["content"] for event in events if event.kind == "message"] == ["I am"]
+    assert [event for event in events if event.kind == "call"] == []
+
+
+async def test_a_conversation_that_does_not_fit_cuts_the_episode(shop: Bundle, endpoint: Any) -> None:
+    """What was done before counts."""
+    endpoint.says(endpoint.reply(None, ("sell", '{"count": 3}')))
+    endpoint.fails(400, {"error": {"message": "maximum context length"}})
+    async with open_episode(shop.task("three")) as episode:
+        result = await drive(episode, model_player(endpoint.spec()))
+    assert (result.cut, result.scores["sold"].value) == (CutReason.CONTEXT_OVERFLOW, 1.0)
+
+
+async def test_a_player_that_goes_on_and_on_is_cut(shop: Bundle) -> None:
+    """At as many messages as it may say."""
+    player = turns_player([GoldTurn(calls=(GoldCall(tool="sell", arguments={"count": 1}),) * 9, reply=None)])
+    async with open_episode(shop.task("three")) as episode:
+        result = await drive(episode, player, max_messages=3)
+    assert (result.cut, result.metrics["messages"], result.scores["sold"].value) == (CutReason.MESSAGE_LIMIT, 3.0, 1.0)
+
+
+async def test_an_env_that_breaks_within_a_call_is_how_the_episode_ended(shop: Bundle) -> None:
+    """Not an exception: the failure is in the result."""
+    player = turns_player([GoldTurn(calls=(GoldCall(tool="burn", arguments={}),), reply=None)])
+    async with open_episode(shop.task("three")) as episode:
+        result = await drive(episode, player)
+    assert result.outcome is Outcome.FAILED
+    assert result.failure is not None
+    assert (result.failure.kind, result.failure.step) == (FailureKind.ENV_BROKEN, "prompt")
+
+
+@pytest.mark.parametrize(
+    "said", [None, "Hello.", {"role": "assistant", "content": "", "tool_calls": [{"name": "sell"}]}]
+)
+async def test_what_is_no_message_is_a_usage_error(shop: Bundle, said: Any) -> None:
+    """One line that says what a message is."""
+    async with open_episode(shop.task("three")) as episode:
+        with pytest.raises(UsageError, match=r"^the player said "):
+            await drive(episode, lambda _: said)
+
+
 async def test_episodes_played_within_a_chat_share_their_connections(shop: Bundle, endpoint: Any) -> None:
     """One after the other they need one."""
     endpoint.says(endpoint.reply("Done."))
@@ -178,8 +244,6 @@ def make_bundle() -> Any:
     """Adds a task to a bundle and reads it."""
 
     def make(root: Path, task: dict[str, Any]) -> Any:
-        from agent_env import load_bundle
-
         (root / "tasks" / f"{task['id']}.yaml").write_text(json.dumps(task))
         return load_bundle(root).task(task["id"])
 
