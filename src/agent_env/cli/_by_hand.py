@@ -16,6 +16,7 @@ import click
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from agent_env.bundle import Task, names_or_closest
+from agent_env.chat import open_chat
 from agent_env.cli._asking import GIVE_UP, GivenUpError, arguments_of, ask_arguments, signature
 from agent_env.envs import ToolAnswer, ToolSpec
 from agent_env.episode import EpisodeSink, Limits, Message, ToolCall, Turn, open_episode
@@ -52,7 +53,7 @@ class Person:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._is_terminal = sys.stdin.isatty() and out.isatty()
+        self._is_terminal = _is_open(sys.stdin) and sys.stdin.isatty() and out.isatty()
         self._edits = self._is_terminal and out is sys.__stdout__
 
     def say(self, text: str = "", **style: Any) -> None:
@@ -78,7 +79,7 @@ class Person:
             if self._edits:
                 return input(question)
             click.echo(question, file=self._out, nl=False)
-            line = sys.stdin.readline()
+            line = sys.stdin.readline() if _is_open(sys.stdin) else ""
         except EOFError:
             line = ""
         except UnicodeDecodeError as exc:
@@ -109,6 +110,11 @@ class Person:
         readline.parse_and_bind("tab: complete")
 
 
+def _is_open(stream: TextIO | None) -> bool:
+    """Whether there is such a stream: a program may be started without standard input."""
+    return stream is not None
+
+
 def play_by_hand(task: Task, *, sink: EpisodeSink, limits: Limits, person: Person) -> EpisodeResult | None:
     """Play a task with a person in the agent's place.
 
@@ -127,7 +133,10 @@ def play_by_hand(task: Task, *, sink: EpisodeSink, limits: Limits, person: Perso
     """
     with start_blocking_portal() as portal:
         try:
-            with portal.wrap_async_context_manager(open_episode(task, sink=sink, limits=limits)) as episode:
+            with (
+                portal.wrap_async_context_manager(open_chat()),
+                portal.wrap_async_context_manager(open_episode(task, sink=sink, limits=limits)) as episode,
+            ):
                 return _Session(portal, episode, person).play()
         except _QuitError:
             return None

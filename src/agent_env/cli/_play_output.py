@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,7 +119,9 @@ def print_table(recording: Recording, folder: Path | None) -> None:
         console.print(Text(f"{message}{often}", style="red"))
     console.print(Text(totals(recording), style="bold"))
     if folder is not None:
-        console.print(Text(f"agent-env explore {folder}  (group {visible(recording.group)})", style="dim"))
+        console.print(
+            Text(visible(f"agent-env explore {shlex.quote(str(folder))}  (group {recording.group})"), style="dim")
+        )
 
 
 def totals(recording: Recording) -> str:
@@ -154,20 +157,20 @@ def as_json(bundle: Bundle, recording: Recording, folder: Path | None) -> str:
             "mean_reward": math.fsum(rewards) / len(rewards) if rewards else None,
             "outcomes": {str(outcome): outcomes[str(outcome)] for outcome in Outcome},
             "no_reward": recording.why_no_reward or None,
-            "episodes": [_episode(played) for played in recording.in_order()],
+            "episodes": [_episode(played, is_recorded=folder is not None) for played in recording.in_order()],
         },
         indent=1,
     )
 
 
-def _episode(played: Played) -> dict[str, Any]:
+def _episode(played: Played, *, is_recorded: bool) -> dict[str, Any]:
     result = played.result
     scores: Mapping[str, Score] = {} if result is None else result.scores
     failure = played.failure
     return {
         "task": played.task_id,
         "rollout": played.rollout,
-        "run": played.run_id,
+        "run": played.run_id if is_recorded else None,
         "outcome": str(played.outcome),
         "cut": None if result is None or result.cut is None else str(result.cut),
         "scores": {
@@ -213,7 +216,7 @@ def _number(value: float) -> str:
 
 
 def _runs_option(folder: Path) -> str:
-    return "" if folder == Path("runs") else f" --runs {folder}"
+    return "" if folder == Path("runs") else f" --runs {shlex.quote(str(folder))}"
 
 
 def _table() -> Table:
