@@ -247,9 +247,12 @@ async def test_a_flood_takes_a_bounded_amount_of_memory(start: Start, behaviour:
     assert most_bytes < 60_000_000
 
 
-async def test_a_server_that_does_not_hear_of_the_end_does_not_hold_it_up(start: Start) -> None:
-    """The end of a session is told to it, and waited for no longer than two seconds."""
+async def test_a_server_that_does_not_hear_of_the_end_does_not_hold_it_up(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end of a session is told to it, and waited for no longer than two seconds: nothing is left and logged."""
     assert (await answer(at(start("raw_http.py", "hangs_at_end")))).text == "done"
+    assert [record for record in caplog.records if record.name.startswith("agent_env")] == []
 
 
 @pytest.mark.parametrize("behaviour", ["at_start:hangs", "hangs"])

@@ -165,6 +165,33 @@ async def test_nothing_is_left_when_it_is_cancelled_again_while_it_closes(tmp_pa
     assert server.left() == []
 
 
+def test_nothing_is_left_when_the_loop_ends_while_it_closes(tmp_path: Path) -> None:
+    """The end of a loop cancels every task, also those that only see to the end of others."""
+    server = Marked("stays")
+
+    async def play(is_open: asyncio.Event) -> None:
+        async with opened(server, tmp_path):
+            is_open.set()
+
+    async def main() -> None:
+        is_open = asyncio.Event()
+        tasks.add(asyncio.create_task(play(is_open)))
+        await is_open.wait()
+        await asyncio.sleep(0.1)
+
+    tasks: set[asyncio.Task[None]] = set()
+    asyncio.run(main())
+    assert all(task.done() for task in tasks)
+    assert server.left() == []
+
+
+async def test_a_server_that_takes_leave_is_read_to_its_end(tmp_path: Path) -> None:
+    """It writes 20 MB that nobody asked for before it does the last thing that it has to do."""
+    async with opened(Marked("takes_leave"), tmp_path):
+        pass
+    assert os.listdir(tmp_path) == ["left.txt"]
+
+
 PARENT = """
 import asyncio, sys
 from pathlib import Path

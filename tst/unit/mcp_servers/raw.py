@@ -265,6 +265,14 @@ def closes_stdin(request: Message) -> None:
     forever()
 
 
+def takes_leave() -> None:
+    serve()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raw(b"bye\n" * 5_000_000)
+    with open("left.txt", "w"):
+        pass
+
+
 def tells() -> None:
     note(f"the key is {os.environ['KEY']}")
     os._exit(6)
@@ -361,6 +369,7 @@ OTHERWISE: dict[str, Callable[[], None]] = {
         lambda request: answer(request, {"content": [], **json.loads(sys.argv[2])}),
         tools=lambda request: answer(request, {"tools": [STRUCTURED]}),
     ),
+    "takes_leave": takes_leave,
     "tells": tells,
     "pid": lambda: serve(lambda request: answer(request, text(str(os.getpid())))),
     "environment": lambda: serve(lambda request: answer(request, text(json.dumps(dict(os.environ))))),
