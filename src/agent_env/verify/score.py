@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from agent_env.verify.function import StepFailedError, call_function
 from agent_env.verify.judge import Ask, judge_verdict
 from agent_env.verify.permission import JUDGES_OFF
 from agent_env.verify.returned import score_of
+from agent_env.verify.state import WantedState, state_score
 from agent_env.verify.verdict import Verdict
 from agent_env.verify.view import EpisodeView
 
-__all__ = ["VerifyMeans", "run_verifier", "verify_step"]
+__all__ = ["VerifyMeans", "verify_step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,8 @@ class VerifyMeans:
     """Those that are open in the episode, by their env's name."""
     ask: Ask | None
     """Asks a judge; None where judges are not allowed."""
+    wanted: Callable[[StateVerifier], Awaitable[WantedState]] | None = None
+    """Makes the state that a state verifier compares with."""
 
 
 async def verify_step(step: Verify, view: EpisodeView, means: VerifyMeans, *, timeout_s: float | None) -> Verdict:
@@ -69,17 +72,21 @@ async def _verdict(step: Verify, view: EpisodeView, means: VerifyMeans, timeout_
             if means.ask is None:
                 return Verdict(outcome=Skipped(step=step.id, reason=JUDGES_OFF))
             return await judge_verdict(step.id, judge, view, ask=means.ask, timeout_s=timeout_s)
-        case StateVerifier():
-            raise StepFailedError(FailureKind.VERIFIER_RAISED, "this kind of verifier cannot be run yet")
+        case StateVerifier() as state:
+            return Verdict(outcome=await _state_score(step, state, view, means, timeout_s))
 
 
-async def run_verifier(step: Verify, view: EpisodeView, *, timeout_s: float | None) -> Score:
-    """Score with a verifier that needs nothing but the episode. To be replaced by `verify_step` where it is called."""
-    means = VerifyMeans(root=Path(), sandboxes={}, ask=None)
-    outcome = (await verify_step(step, view, means, timeout_s=timeout_s)).outcome
-    if isinstance(outcome, Skipped):
-        raise StepFailedError(FailureKind.VERIFIER_RAISED, outcome.reason)
-    return outcome
+async def _state_score(
+    step: Verify, verifier: StateVerifier, view: EpisodeView, means: VerifyMeans, timeout_s: float | None
+) -> Score:
+    env = verifier.env
+    if env not in view.states:
+        message = f"env '{env}' was not deployed, so its state cannot be compared"
+        raise StepFailedError(FailureKind.VERIFIER_RAISED, message)
+    if means.wanted is None:
+        raise StepFailedError(FailureKind.VERIFIER_RAISED, f"the state of env '{env}' cannot be compared here")
+    wanted = await means.wanted(verifier)
+    return await state_score(step.id, verifier, wanted, view.states[env], timeout_s=timeout_s)
 
 
 async def _python_score(step: Verify, target: PythonRef, view: EpisodeView, timeout_s: float | None) -> Score:

@@ -1,0 +1,247 @@
+"""The state that a state verifier wants: made once by an env's own tools, and kept for every episode that asks.
+
+Covers what gold calls, other calls or none leave, and a declared end state. Kept are so many bytes of them in a process; an
+event loop makes each only once, however many episodes ask at the same time, and goes on with it as long as one of them
+still waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+
+from anyio import Semaphore, to_thread
+from anyio.lowlevel import RunVar
+
+from agent_env._cleanup import wait_until_done
+from agent_env.bundle import GoldCall, StateVerifier, Task, UniverseKind, UniverseSpec
+from agent_env.envs import EnvSession, open_env
+from agent_env.episode._calling import call_env, failed, raise_if_ours
+from agent_env.errors import UniverseError
+from agent_env.outcome import FailureKind
+from agent_env.universe import open_universe
+from agent_env.verify.function import StepFailedError
+from agent_env.verify.own_time import OwnTime
+from agent_env.verify.state import WantedState, keep_state
+
+__all__ = ["KeptStates", "wanted_state"]
+
+_KEPT_BYTES = 256 * 2**20
+"""Bytes of wanted states that a process keeps, about."""
+_AT_ONCE = 8
+"""Wanted states that a loop makes at once: each opens an env of its own."""
+_GRACE_S = 30.0
+"""Seconds that one has to close its env when nobody waits for it any more."""
+
+
+async def wanted_state(task: Task, verifier: StateVerifier, *, timeout_s: float | None) -> WantedState:
+    """Return the state that a verifier compares with.
+
+    A call that its tool refuses is part of what makes the state: it leaves what it leaves.
+
+    Args:
+        task: The task that is played.
+        verifier: One of its verifiers.
+        timeout_s: Seconds that making the state may take, when nobody has made it yet; waiting for others does not count.
+
+    Raises:
+        StepFailedError: When the env cannot be opened or breaks, the universe cannot be read, or it takes too long.
+    """
+    key = await _key(task, verifier)
+    kept = _kept.get(key)
+    if kept is not None:
+        return kept
+    flights = _flights_here()
+    flight = flights.get(key)
+    if flight is None:
+        name = f"make the state that task {task.id} wants"
+        making = asyncio.create_task(_made(key, task, verifier, timeout_s), name=name)
+        flight = flights[key] = _Flight(making, partial(flights.pop, key, None))
+        making.add_done_callback(flight.forget)
+    made = await flight.landed()
+    if isinstance(made, StepFailedError):
+        raise StepFailedError(made.kind, made.message, made.trace)  # each episode has one of its own
+    return made
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A state that is being made, and how many wait for it."""
+
+    making: asyncio.Task[WantedState | StepFailedError]
+    take_down: Callable[[], object]
+    """Takes it from where the next one to ask would find it."""
+    waiting: int = 0
+    is_forgotten: bool = False
+
+    def forget(self, _: object = None) -> None:
+        if not self.is_forgotten:
+            self.is_forgotten = True
+            self.take_down()
+
+    async def landed(self) -> WantedState | StepFailedError:
+        """Wait for it; whoever is cancelled last cancels it."""
+        self.waiting += 1
+        try:
+            await asyncio.wait([self.making])
+        finally:
+            self.waiting -= 1
+            if self.waiting == 0 and not self.making.done():
+                self.forget()
+                self.making.cancel()
+                await wait_until_done(self.making, grace_s=_GRACE_S, what=self.making.get_name())
+        return self.making.result()
+
+
+_flights: RunVar[dict[bytes, _Flight]] = RunVar("agent_env_wanted_states")
+_places: RunVar[Semaphore] = RunVar("agent_env_wanted_state_places")
+
+
+def _flights_here() -> dict[bytes, _Flight]:
+    try:
+        return _flights.get()
+    except LookupError:
+        flights: dict[bytes, _Flight] = {}
+        _flights.set(flights)
+        return flights
+
+
+def _places_here() -> Semaphore:
+    try:
+        return _places.get()
+    except LookupError:
+        places = Semaphore(_AT_ONCE)
+        _places.set(places)
+        return places
+
+
+async def _made(
+    key: bytes, task: Task, verifier: StateVerifier, timeout_s: float | None
+) -> WantedState | StepFailedError:
+    """Make a state and keep it. What went wrong is returned: an exception would carry every waiter's traceback."""
+    clock = OwnTime(timeout_s)
+    try:
+        async with _places_here(), clock:
+            made = await _make(task, verifier)
+    except StepFailedError as exc:
+        return exc
+    except TimeoutError as exc:
+        if clock.expired():
+            message = f"making the state that it is compared with took longer than {timeout_s or 0:g} s"
+            return StepFailedError(FailureKind.VERIFIER_TIMEOUT, message)
+        return failed(FailureKind.ENV_START, exc, what=_WHAT)
+    except UniverseError as exc:
+        return failed(FailureKind.UNIVERSE, exc, what=_WHAT)
+    except asyncio.CancelledError as exc:
+        raise_if_ours(exc)
+        return failed(FailureKind.ENV_START, exc, what=_WHAT)
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - a bundle's own code, whose failure is returned
+        return failed(FailureKind.ENV_START, exc, what=_WHAT)
+    _kept.put(key, made)
+    return made
+
+
+_WHAT = "making the state that it is compared with: "
+
+
+async def _make(task: Task, verifier: StateVerifier) -> WantedState:
+    wanted = verifier.wanted
+    if isinstance(wanted, UniverseSpec):
+        async with open_universe(wanted) as state:
+            return await keep_state(state)
+    spec = task.bundle.envs[verifier.env]
+    async with open_env(spec, task=task) as session:
+        await _do_calls(session, _calls(task, verifier), has_others=len(task.bundle.envs) > 1)
+        return await keep_state(session.state)
+
+
+def _calls(task: Task, verifier: StateVerifier) -> tuple[GoldCall, ...]:
+    if verifier.wanted == "start":
+        return ()
+    if verifier.wanted == "gold":
+        if task.gold is None:
+            message = f"the state is compared with what gold leaves, and task '{task.id}' has no gold: add gold: to it"
+            raise StepFailedError(FailureKind.VERIFIER_RAISED, message)
+        return tuple(call for turn in task.gold for call in turn.calls)
+    assert isinstance(verifier.wanted, tuple)
+    return verifier.wanted
+
+
+async def _do_calls(session: EnvSession, calls: Iterable[GoldCall], *, has_others: bool) -> None:
+    tools = {tool.name for tool in session.tools}
+    for call in calls:
+        if call.tool in tools or not has_others:
+            try:
+                await call_env(session, call.tool, call.arguments)
+            except StepFailedError as exc:
+                raise StepFailedError(exc.kind, f"{_WHAT}{exc.message}", exc.trace) from exc
+
+
+async def _key(task: Task, verifier: StateVerifier) -> bytes:
+    """Return what differs where the state may differ."""
+    spec = verifier.wanted if isinstance(verifier.wanted, UniverseSpec) else task.bundle.envs[verifier.env].universe
+    calls = None if isinstance(verifier.wanted, UniverseSpec) else _calls(task, verifier)
+    parts = [str(task.bundle.root), task.id, verifier.env, repr(calls), repr(dict(task.params)), repr(spec)]
+    if spec is not None:
+        is_folder = spec.kind is UniverseKind.DIRECTORY
+        parts += await to_thread.run_sync(_folder_version, spec.path) if is_folder else _file_version(spec.path)
+    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _file_version(path: Path) -> list[str]:
+    """Return what changes when a file does; of a database, its write-ahead log counts too."""
+    found: list[str] = []
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        try:
+            stat = file.stat()
+        except OSError:
+            continue
+        found.append(f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}")
+    return found
+
+
+def _folder_version(path: Path) -> list[str]:
+    found: list[str] = []
+    for entry in sorted(path.rglob("*")):
+        try:
+            stat = entry.lstat()
+        except OSError:
+            continue
+        found.append(f"{entry} {stat.st_mtime_ns} {stat.st_size} {stat.st_ino} {stat.st_mode}")
+    return found
+
+
+@dataclass(slots=True)
+class KeptStates:
+    """The states that were asked for last, up to so many bytes. Used by every thread of the process."""
+
+    most_bytes: int
+    states: OrderedDict[bytes, WantedState] = field(default_factory=OrderedDict[bytes, WantedState])
+    kept_bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, key: bytes) -> WantedState | None:
+        with self.lock:
+            state = self.states.get(key)
+            if state is not None:
+                self.states.move_to_end(key)
+            return state
+
+    def put(self, key: bytes, state: WantedState) -> None:
+        with self.lock:
+            before = self.states.pop(key, None)
+            self.kept_bytes -= 0 if before is None else before.size_bytes
+            self.states[key] = state
+            self.kept_bytes += state.size_bytes
+            while self.kept_bytes > self.most_bytes and len(self.states) > 1:
+                _, old = self.states.popitem(last=False)
+                self.kept_bytes -= old.size_bytes
+
+
+_kept = KeptStates(_KEPT_BYTES)
