@@ -1,9 +1,23 @@
-"""A private copy of an env's state for each episode.
+"""A private copy of an env's state for each episode, and what an episode changed in it.
 
 Covers JSON files, SQLite databases and directories. Not network services: an env reaches those itself.
 """
 
+from agent_env.universe.apply import apply
+from agent_env.universe.change import MISSING, Change, ChangeLimits, Missing, StateChanges
+from agent_env.universe.diff import Lists, differences
 from agent_env.universe.plain import plain
 from agent_env.universe.private_copy import open_universe
 
-__all__ = ["open_universe", "plain"]
+__all__ = [
+    "MISSING",
+    "Change",
+    "ChangeLimits",
+    "Lists",
+    "Missing",
+    "StateChanges",
+    "apply",
+    "differences",
+    "open_universe",
+    "plain",
+]

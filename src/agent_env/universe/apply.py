@@ -1,0 +1,117 @@
+"""Making recorded changes again, on a fresh copy of the universe: the state that an episode left.
+
+Each change says what was there before. Where something else is there now, the universe has been changed since the run, and
+nothing is made up: the error names the place.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any, cast
+
+from agent_env.errors import UniverseError
+from agent_env.universe.change import MISSING, Change, StateChanges, from_pointer, unmarked
+from agent_env.universe.diff import Rules, find_differences
+
+__all__ = ["apply"]
+
+
+def apply(changes: StateChanges, state: Any) -> Any:
+    """Make changes again.
+
+    Blocks for as long as the files or rows take: call it in a thread where it may be many.
+
+    Args:
+        changes: What `PrivateCopy.changes` gave: without anything ignored or unordered.
+        state: A private copy's state. It is changed in place; after an error it is of no use any more.
+
+    Returns:
+        The state: another one only where the changes replace a JSON state as a whole.
+
+    Raises:
+        UniverseError: When the changes are not all that there were, or do not fit the state.
+    """
+    if not changes.is_whole:
+        raise UniverseError("the changes cannot be made again: not all of them were kept")
+    if isinstance(state, sqlite3.Connection):
+        raise NotImplementedError
+    if isinstance(state, Path):
+        raise NotImplementedError
+    return _apply_to_json(changes, state)
+
+
+def _apply_to_json(changes: StateChanges, state: Any) -> Any:
+    gone: list[tuple[list[Any], int]] = []
+    new: list[tuple[list[Any], int, Change]] = []
+    for change in changes.changes:
+        segments = _segments(change)
+        if not segments:
+            _check(change, state)
+            return unmarked(change.after)
+        parent = _parent(state, segments, change)
+        if isinstance(parent, dict):
+            _set(cast("dict[str, Any]", parent), segments[-1], change)
+            continue
+        at = int(segments[-1])
+        if change.before is MISSING:
+            new.append((parent, at, change))
+            continue
+        _check(change, parent[at] if at < len(parent) else MISSING)
+        if change.after is MISSING:
+            gone.append((parent, at))
+        else:
+            parent[at] = unmarked(change.after)
+    # A position is the one from before for what is gone, and the one from after for what is new.
+    for parent, at in reversed(gone):
+        del parent[at]
+    for parent, at, change in new:
+        if at > len(parent):
+            raise _not_there(change)
+        parent.insert(at, unmarked(change.after))
+    return state
+
+
+def _segments(change: Change) -> tuple[str, ...]:
+    try:
+        return from_pointer(change.path)
+    except ValueError as exc:
+        raise UniverseError(f"the changes cannot be made again: {exc}") from None
+
+
+def _set(parent: dict[str, Any], key: str, change: Change) -> None:
+    _check(change, parent.get(key, MISSING))
+    if change.after is MISSING:
+        del parent[key]
+    else:
+        parent[key] = unmarked(change.after)
+
+
+def _parent(state: Any, segments: tuple[str, ...], change: Change) -> Any:
+    """Return the dict or list that a change is in."""
+    found = state
+    for at, segment in enumerate(segments):
+        is_list = isinstance(found, list)
+        if not ((is_list and segment.isdecimal()) or isinstance(found, dict)):
+            raise _not_there(change)
+        if at == len(segments) - 1:
+            return cast("Any", found)
+        try:
+            found = cast("Any", found)[int(segment) if is_list else segment]
+        except (KeyError, IndexError):
+            raise _not_there(change) from None
+    raise _not_there(change)
+
+
+def _check(change: Change, there: Any) -> None:
+    before = change.before if change.before is MISSING else unmarked(change.before)
+    if next(find_differences(before, there, _EXACTLY), None) is not None:
+        raise _not_there(change)
+
+
+_EXACTLY = Rules.of()
+
+
+def _not_there(change: Change) -> UniverseError:
+    was = "something else is there now" if change.before is not MISSING else "its place is another one now"
+    return UniverseError(f"{change.path or 'the state'} cannot be changed again: {was}; the universe is another since")
