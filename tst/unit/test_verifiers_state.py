@@ -30,7 +30,7 @@ from agent_env import Env, ToolError, tool
 from agent_env.errors import EnvBrokenError
 
 OPENED, CLOSED = [], []
-STARTED, GO = asyncio.Event(), asyncio.Event()
+STARTED, LEAVING, GO = asyncio.Event(), asyncio.Event(), asyncio.Event()
 IS_BROKEN = []
 
 
@@ -64,6 +64,18 @@ class Shop(Env):
         await GO.wait()
         self.state["waited"] = True
         return "waited"
+
+    @tool
+    async def linger(self) -> str:
+        """Wait until it is time, also when cancelled."""
+        STARTED.set()
+        try:
+            await GO.wait()
+        except asyncio.CancelledError:
+            LEAVING.set()
+            await GO.wait()
+            raise
+        return "lingered"
 
     @tool
     def burn(self) -> str:
@@ -316,15 +328,29 @@ async def test_when_nobody_waits_any_more_nothing_is_left(make_shop: MakeShop) -
     await vars(shop.module)["STARTED"].wait()
     for task in tasks:
         task.cancel()
-    late = asyncio.create_task(shop.wanted())
     for task in tasks:
         with pytest.raises(asyncio.CancelledError):
             await task
+    assert (shop.opened, shop.closed) == (1, 1)
     vars(shop.module)["GO"].set()
-    assert (await late)["waited"]
-    assert shop.opened == shop.closed
-    late = asyncio.create_task(shop.wanted())
-    assert (await late)["waited"]
+    assert (await shop.wanted())["waited"]
+    assert (shop.opened, shop.closed) == (2, 2)
+
+
+async def test_who_asks_while_the_last_one_is_cancelled_begins_anew(make_shop: MakeShop) -> None:
+    """What is being stopped is nobody's any more."""
+    shop = make_shop([("linger", {})])
+    module = vars(shop.module)
+    first = asyncio.create_task(shop.wanted())
+    await module["STARTED"].wait()
+    first.cancel()
+    await module["LEAVING"].wait()
+    second = asyncio.create_task(shop.wanted())
+    module["GO"].set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert (await second)["stock"]["tea"] == 10
+    assert (shop.opened, shop.closed) == (2, 2)
 
 
 async def test_a_state_that_takes_too_long_fails_every_step_that_waits(make_shop: MakeShop) -> None:
