@@ -259,27 +259,36 @@ class Values:
             UniverseError: When something in it is no JSON value.
         """
         holder: list[Any] = [value]
-        todo: list[tuple[Any, Any, int]] = [(holder, 0, 0)]
+        todo: list[_Place] = [(holder, 0, 0)]
         left_bytes = self.left_bytes
         while todo:
-            target, place, depth = todo.pop()
-            inner = _opened(target[place])
-            is_dict = _is_a(dict, inner)
-            if is_dict or _is_a(list, inner):
-                left_bytes -= 2 + 6 * len(inner)
-                if depth >= self._depth or left_bytes < 0:
-                    raise TooLargeError
-                made = _spread(inner)
-                target[place] = {"$object": made} if is_dict and _is_marked(made) else made
-                left_bytes -= sum(map(len, made)) if is_dict else 0
-                todo += [(made, at, depth + 1) for at in (made if is_dict else range(len(made)))]
-            else:
-                target[place] = _marked(inner)
-                left_bytes -= len(inner) if isinstance(inner, (str, bytes)) else 8
-            if left_bytes < 0:
-                raise TooLargeError
+            left_bytes -= self._keep(todo.pop(), todo, left_bytes)
         self.left_bytes = left_bytes
         return holder[0]
+
+    def _keep(self, place: _Place, todo: list[_Place], left_bytes: int) -> int:
+        """Put the JSON of the value at a place there, but for its children's, and return about how many bytes it takes."""
+        holder, key, depth = place
+        inner = _opened(holder[key])
+        if not (_is_a(dict, inner) or _is_a(list, inner)):
+            holder[key] = _marked(inner)
+            taken = len(inner) if isinstance(inner, (str, bytes)) else 8
+        else:
+            taken = 2 + 6 * len(inner)
+            if depth >= self._depth or taken > left_bytes:
+                raise TooLargeError
+            made = _spread(inner)
+            is_dict = _is_a(dict, made)
+            taken += sum(map(len, made)) if is_dict else 0
+            holder[key] = {"$object": made} if is_dict and _is_marked(made) else made
+            todo += [(made, at, depth + 1) for at in (made if is_dict else range(len(made)))]
+        if taken > left_bytes:
+            raise TooLargeError
+        return taken
+
+
+_Place = tuple[Any, Any, int]
+"""A dict or list, a key in it, and how deep it is."""
 
 
 def _is_a(kind: type, value: object) -> bool:
