@@ -179,6 +179,13 @@ async def test_a_call_that_gets_no_answer_fails_the_episode_and_says_why(start: 
     assert message.startswith(IN_CALL[behaviour])
 
 
+@pytest.mark.parametrize("behaviour", ["error", "refuses_notifications"])
+async def test_the_status_that_is_said_is_that_of_the_request(start: Start, behaviour: str) -> None:
+    """The stream for the server's own messages is answered with 405, a notification with 400: neither is why it fails."""
+    message = await failure(at(start("raw_http.py", f"at_list:{behaviour}:200,-32601")))
+    assert message == "answered tools/list with an error: the reason"
+
+
 @pytest.mark.parametrize("behaviour", ["error:200,-32602", "error:400,-32602", "error:200,-32603"])
 async def test_an_error_that_is_the_calls_is_an_answer(start: Start, behaviour: str) -> None:
     """The protocol has invalid params come with the status 400."""

@@ -35,7 +35,7 @@ Broken = TypeVar("Broken", bound=EnvBrokenError)
 
 _CLOSE_S = 15.0
 """Seconds that closing may take; what it does is bounded itself, by less."""
-_REASON_S = 3.0
+_REASON_S = 3.5
 """Seconds to find out why a connection has ended, a little more than a server has to end itself."""
 _MAX_PAGES = 100
 _MAX_TOOLS = 1000
@@ -43,6 +43,8 @@ _SAID_CHARS = 300
 _CLIENT = mcp_types.Implementation(name="agent-env", version=__version__)
 _RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 _NO_MESSAGE = "something that is no message of the protocol"
+_HTTP_ERROR = "Server returned an error response"
+"""What the SDK says of an HTTP error; never an answer for a model, also where the status was not noted."""
 _NOT_OFFERED = (
     mcp_types.MISSING_REQUIRED_CLIENT_CAPABILITY,
     mcp_types.URL_ELICITATION_REQUIRED,
@@ -188,13 +190,14 @@ class Connection:
     async def _refusal(self, exc: MCPError, status: CallStatus, name: str) -> RefusedError | McpServerError:
         """Say what an error is that a call was answered with."""
         said = _clipped(exc.message)
-        if _is_closed(exc):
+        is_over = self._watch.is_over or self._session is None
+        if _is_closed(exc) or (exc.code == mcp_types.CONNECTION_CLOSED and is_over):
             return await self._ended(f", while it ran '{name}'")
         if self._watch.fault:
             return self._error(f"{self._watch.fault}, while it ran '{name}'")
         if status.is_error(exc.code):
             return self._error(f"answered '{name}' with {status}{_advice(status, said)}")
-        if exc.code == mcp_types.CONNECTION_CLOSED and self._server.is_remote:
+        if self._server.is_remote and (exc.code == mcp_types.CONNECTION_CLOSED or exc.message == _HTTP_ERROR):
             return self._error(f"gave no answer to '{name}': {said}")
         if exc.code in _NOT_OFFERED:
             return self._error(f"asks for what AgentEnv does not offer to servers: {said}")

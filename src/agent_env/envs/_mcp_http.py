@@ -21,6 +21,7 @@ from anyio import to_thread
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_PARAMS
+from pydantic_core import from_json
 
 from agent_env.envs._mcp_streams import Reading, Streams, Writing
 from agent_env.envs._mcp_watch import MAX_MESSAGE_BYTES, EndedError, Watch, is_too_much
@@ -78,7 +79,7 @@ class HttpServer:
             # A call has a timeout of its own, and a stream for the server's messages may be silent for hours.
             timeout=httpx2.Timeout(None, connect=_CONNECT_S),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-            verify=await to_thread.run_sync(_tls),
+            verify=_tls() if _tls.cache_info().currsize else await to_thread.run_sync(_tls),
             event_hooks={"request": [self._on_request], "response": [self._on_response]},
         )
         async with (
@@ -100,7 +101,7 @@ class HttpServer:
 
     async def _on_response(self, response: httpx2.Response) -> None:
         noted = noted_status.get()
-        if noted is not None and response.status_code >= HTTPStatus.BAD_REQUEST:
+        if noted is not None and response.status_code >= HTTPStatus.BAD_REQUEST and _asks(response.request):
             noted.status = response.status_code
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
@@ -114,6 +115,11 @@ class HttpServer:
 def _tls() -> ssl.SSLContext:
     """Takes 20 to 40 ms to make, and is the same for all."""
     return httpx2.create_ssl_context()
+
+
+def _asks(request: httpx2.Request) -> bool:
+    """Whether it is a call's, and not a notification or the stream for the server's own messages, which may fail."""
+    return request.method == "POST" and "id" in from_json(request.content)
 
 
 def transport_error(exc: BaseException) -> str | None:

@@ -28,8 +28,10 @@ _TERM_S = 1.0
 """Seconds that it has after SIGTERM."""
 _GONE_S = _END_S + _TERM_S + 7.0
 """Seconds in which the supervisor has ended everything, or it is killed itself."""
-_STATUS_S = 2.5
-"""Seconds in which a server whose output has ended has ended itself, or it is said that it has not."""
+_STATUS_S = 1.5
+"""Seconds in which a server whose output has ended has ended itself, or it is said that it has not; and once more, in which
+what it has left behind ends, which may hold its standard error open.
+"""
 
 
 class CannotStartError(Exception):
@@ -134,9 +136,9 @@ class ServerProcess:
     async def ending(self) -> str:
         """Say how the server ended, as what follows its name in a sentence, once its standard error has been read."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_STATUS_S):
-                await self._control.has_exited.wait()
-                await self._stderr.has_ended.wait()
+            for ended in (self._control.has_exited, self._stderr.has_ended):
+                async with asyncio.timeout(_STATUS_S):
+                    await ended.wait()
         status = self._control.status
         if status is None:
             is_there = not self._control.is_gone.is_set()
@@ -147,12 +149,18 @@ class ServerProcess:
             return f"was killed by {signal.Signals(-status).name}"
         return f"was killed by signal {-status}"
 
-    async def close(self) -> None:
-        """End everything, in bounded time, also while being cancelled."""
+    async def close(self, *, at_once: bool = False) -> None:
+        """End everything, in bounded time, also while being cancelled.
+
+        Args:
+            at_once: Give the server no time to end by itself.
+        """
         process = self._process
         if process is None:
             return
         # First what takes no time: whatever comes after it, the supervisor goes on by itself.
+        if at_once and self._socket is not None and not self._socket.is_closing():
+            self._socket.write(b"at once\n")
         for writer in (self._stdin, self._socket):
             if writer is not None and not writer.is_closing():
                 with suppress(OSError):

@@ -52,9 +52,12 @@ class StdioServer:
             folder = self._command.folder
             if folder is None:
                 folder = await stack.enter_async_context(empty_folder())
-            stack.push_async_callback(self._process.close)
+            stack.push_async_callback(self._close)
             await self._process.connect(folder)
             yield _Incoming(self._process, self._watch), _Outgoing(self._process, self._watch)
+
+    async def _close(self) -> None:
+        await self._process.close(at_once=bool(self._watch.fault))
 
     async def ending(self) -> str:
         """Say how the server ended, as what follows its name in a sentence."""

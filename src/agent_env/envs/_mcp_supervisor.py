@@ -146,17 +146,21 @@ class _Watch:
             readable, _, _ = select.select([woken, *([self._control] if self._listens else [])], [], [], wait_s)
             if woken in readable and set(os.read(woken, 1000)) - {signal.SIGCHLD}:
                 self.stop()
-            if self._control in readable and not self._is_wanted():
-                self._listens = False
-                self.stop()
+            if self._control in readable:
+                self._hear()
             if self._next is not None and time.monotonic() >= self._next and not self._go_on():
                 return
 
-    def _is_wanted(self) -> bool:
+    def _hear(self) -> None:
+        """AgentEnv says that the server is to end at once, or has closed the socket: that it is to end."""
         try:
-            return bool(self._control.recv(100))
+            heard = self._control.recv(100)
         except OSError:
-            return False
+            heard = b""
+        self._listens = bool(heard)
+        self.stop()
+        if heard:
+            self._next = time.monotonic()
 
     def _reap(self) -> bool:
         """Take note of what has ended; return whether anything is left."""
