@@ -120,8 +120,8 @@ class ControlGroups:
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):
-        (path / "cgroup.kill").write_text("1")
+    with suppress(OSError), (path / "cgroup.kill").open("r+") as file:  # since Linux 5.14
+        file.write("1")
     until = time.monotonic() + _REMOVE_S
     while time.monotonic() < until:
         try:

@@ -3,14 +3,19 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+import agent_env
 from agent_env.bundle import SandboxProvider, SandboxSpec
 from agent_env.sandbox import Sandbox, open_sandbox
 
@@ -34,6 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @asynccontextmanager
 async def opened(provider: SandboxProvider, files: Path | None, settings: dict[str, Any]) -> AsyncGenerator[Sandbox]:
+    """Open a sandbox with these settings of a `SandboxSpec`."""
     spec = SandboxSpec(provider=provider, **{"command_timeout_s": 30.0, **settings})
     async with open_sandbox(spec, files=files) as sandbox:
         yield sandbox
@@ -83,6 +89,7 @@ def processes_saying(mark: str) -> Sequence[int]:
 
 @pytest.fixture
 def saying() -> Callable[[str], Sequence[int]]:
+    """Finds the processes of the machine with a mark in their command line."""
     return processes_saying
 
 
@@ -103,3 +110,37 @@ def wait_gone() -> WaitGone:
                 assert ended, f"process {pid} is still there: {Path(f'/proc/{pid}/cmdline').read_bytes()!r}"
 
     return wait_gone
+
+
+@dataclass(frozen=True)
+class OrdinaryUser:
+    """How to run a Python that can import this library as a user that is not root."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    home: Path
+
+
+@pytest.fixture
+def ordinary_user(place: Path) -> OrdinaryUser:
+    """Where the tests are not root's, that is who plays them."""
+    libraries = [str(Path(module.__file__ or "").parents[1]) for module in (agent_env, anyio)]
+    home = place / "theirs"
+    home.mkdir()
+    environment = {"PYTHONPATH": ":".join(libraries), "PATH": os.environ["PATH"], "HOME": str(home)}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(home)}
+    python = next((path for path in (Path(sys.executable), Path("/usr/bin/python3")) if _is_open(path.resolve())), None)
+    argv = [str(python)]
+    if os.geteuid() == 0:
+        os.chown(home, 61_234, 61_234)
+        argv = ["setpriv", "--reuid", "61234", "--regid", "61234", "--clear-groups", *argv]
+    if python is None or shutil.which(argv[0]) is None:
+        pytest.skip("needs setpriv, and a Python that an ordinary user can reach")
+    imports = [*argv, "-c", "import pytest, pydantic_core, anyio, yaml, agent_env"]
+    if subprocess.run(imports, env=environment, capture_output=True, check=False).returncode:
+        pytest.skip("the Python that an ordinary user can reach cannot use this one's libraries")
+    return OrdinaryUser(argv, environment, home)
+
+
+def _is_open(path: Path) -> bool:
+    return path.exists() and all(folder.stat().st_mode & 0o005 == 0o005 for folder in (path, *path.parents))

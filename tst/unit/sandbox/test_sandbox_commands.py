@@ -98,7 +98,7 @@ async def test_a_timeout_kills_the_command_and_what_it_started(
     """Children in sessions of their own too; what is a daemon by then goes on, and so does the sandbox."""
     async with open_box() as box:
         text = "sleep 9001.1 & setsid sleep 9001.2 & (setsid nohup sleep 9001.3 >log 2>&1 &) ; echo begun; sleep 9001.4"
-        result = await box.run(text, timeout_s=0.5)
+        result = await box.run(text, timeout_s=2)
         assert (result.timed_out, result.exit_code, result.stdout) == (True, 137, b"begun\n")
         assert not result.is_ok
         left = [mark for mark in ("9001.1", "9001.2", "9001.3", "9001.4") if saying(f"sleep\0{mark}")]
@@ -178,7 +178,9 @@ async def test_files_go_in_and_out_as_bytes(open_box: OpenBox) -> None:
 async def test_what_is_no_file_is_an_error_of_its_kind(open_box: OpenBox) -> None:
     """And nothing waits for a pipe or reads a device to its end."""
     async with open_box() as box:
-        await box.run("mkfifo pipe; mkdir folder; ln -s /dev/zero device; ln -s loop loop; truncate -s 50G huge; touch file")
+        await box.run(
+            "mkfifo pipe; mkdir folder; ln -s /dev/zero device; ln -s loop loop; truncate -s 50G huge; touch file"
+        )
         for path, error in (
             ("missing", FileNotFoundError),
             ("folder", IsADirectoryError),

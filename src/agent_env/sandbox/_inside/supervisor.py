@@ -221,7 +221,8 @@ class Supervisor:
             self._streams[stream.fd] = stream
             self._poll.register(stream.fd, select.POLLIN)
         if self._watches_memory:
-            self._next_watch = command.began + _WATCH_S
+            soon = command.began + _WATCH_S
+            self._next_watch = min(self._next_watch, soon) if self._next_watch else soon
 
     def _fork(self, notes: list[bytes]) -> int:
         try:
