@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import sys
 import tracemalloc
@@ -166,9 +167,21 @@ async def test_a_server_that_does_not_read_a_large_call_does_not_hold_it_up(tmp_
 @pytest.mark.parametrize("behaviour", ["hangs_at_start", "hangs_in_list"])
 async def test_a_start_that_takes_too_long_carries_what_the_server_said(tmp_path: Path, behaviour: str) -> None:
     """The caller's timeout cancels it; the server's stderr is in a note of the cancellation."""
-    with pytest.raises(TimeoutError) as caught:
-        async with asyncio.timeout(0.5), opened(raw(behaviour), tmp_path):
+    told = tmp_path / "told"
+    os.mkfifo(told)
+
+    async def open_in(clock: asyncio.Timeout) -> None:
+        async with clock, opened(raw(behaviour, str(told)), tmp_path):
             pass
+
+    clock = asyncio.timeout(None)
+    task = asyncio.create_task(open_in(clock))
+    await asyncio.to_thread(told.read_text)
+    for _ in range(10):  # in which the loop reads what is there to be read
+        await asyncio.sleep(0)
+    clock.reschedule(0)
+    with pytest.raises(TimeoutError) as caught:
+        await task
     cancellation = caught.value.__cause__
     assert isinstance(cancellation, asyncio.CancelledError)
     assert cancellation.__notes__ == ["The end of what the MCP server of env 'shop' said:\nwaiting for a lock"]

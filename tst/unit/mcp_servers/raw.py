@@ -115,6 +115,9 @@ def is_killed(_: Message) -> None:
 
 def hangs(request: Message) -> None:
     note("waiting for a lock")
+    if len(sys.argv) > 2:
+        with open(sys.argv[2], "w") as file:
+            file.write("it has said so")
     if request["method"] == "tools/call" and request["params"]["arguments"].get("count") == 1:
         answer(request, text("not yet"))
 
