@@ -23,8 +23,9 @@ from agent_env.envs.result_text import clean_text
 from agent_env.envs.tool import tool
 from agent_env.errors import EnvBrokenError, UsageError
 from agent_env.sandbox import ExecResult, Sandbox, open_sandbox
+from agent_env.sandbox.contract import left_out_line
 
-__all__ = ["open_sandbox_env"]
+__all__ = ["open_sandbox_env", "shell_text"]
 
 _STATE = "shell-state"
 _READ_BYTES = 10 * 2**20
@@ -76,6 +77,12 @@ async def open_sandbox_env(name: str, spec: SandboxSpec, *, folder: Path | None)
         yield _SandboxSession(sandbox, spec)
 
 
+def shell_text(sandbox: Sandbox) -> str:
+    """Return what a shell in a sandbox is given, to run the command that it reads from its input with what is kept."""
+    state, root = (shlex.quote(str(path)) for path in (sandbox.private_dir / _STATE, sandbox.root))
+    return _SHELL.format(state=state, root=root)
+
+
 def _setup_failed(name: str, command: str, result: ExecResult) -> str:
     how = "took too long" if result.timed_out else f"ended with {result.exit_code}"
     said = (result.stderr.strip() or result.stdout.strip()).decode("utf-8", "replace")[-_SETUP_CHARS:]
@@ -124,8 +131,7 @@ class _Tools:
         self._sandbox = sandbox
         self._most_s = spec.command_timeout_s
         self._chars = spec.output_chars
-        state, root = (shlex.quote(str(path)) for path in (sandbox.private_dir / _STATE, sandbox.root))
-        self._shell = _SHELL.format(state=state, root=root)
+        self._shell = shell_text(sandbox)
 
     def described(self, spec: ToolSpec) -> ToolSpec:
         """Return a tool with this sandbox's folder and bounds in its description."""
@@ -190,7 +196,8 @@ class _Tools:
         return ToolAnswer(f"wrote {len(content.encode()):,} bytes")
 
     def _said(self, result: ExecResult, most_s: float) -> str:
-        total = len(result.stdout) + result.stdout_left_out_bytes
+        left_out = result.stdout_left_out_bytes
+        total = len(result.stdout) + (left_out - len(left_out_line(left_out)) if left_out else 0)
         parts = [_middle_cut(result.text, self._chars, total).rstrip("\n")]
         parts += [f"[{note}]" for note in result.notes]
         if result.timed_out:
@@ -206,4 +213,4 @@ def _middle_cut(text: str, chars: int, total_bytes: int) -> str:
         return text
     head, tail = text[: chars // 2], text[len(text) - chars // 2 :]
     left_out = total_bytes - len(head.encode("utf-8", "replace")) - len(tail.encode("utf-8", "replace"))
-    return f"{head}\n[... {left_out:,} bytes left out ...]\n{tail}"
+    return head + left_out_line(left_out) + tail

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from agent_env.errors import SandboxLostError, UsageError
 from agent_env.sandbox._channel import Channel
-from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult
+from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult, left_out_line
 
 __all__ = ["SupervisedSandbox", "arguments_of", "as_argument", "as_bytes", "file_error"]
 
@@ -145,7 +145,7 @@ def _whole(total: bytes = b"", head: bytes = b"", tail: bytes = b"") -> tuple[by
     left_out = int(total) - len(head) - len(tail)
     if left_out <= 0:
         return head + tail, 0
-    return head + f"\n[... {left_out:,} bytes left out ...]\n".encode() + tail, left_out
+    return head + left_out_line(left_out).encode() + tail, left_out
 
 
 def file_error(number: int, path: str | PurePosixPath, *, size_bytes: int = 0, max_bytes: int = 0) -> OSError:

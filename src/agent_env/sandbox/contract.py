@@ -12,10 +12,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol, runtime_checkable
 
-__all__ = ["MAX_FILE_BYTES", "ExecResult", "Sandbox"]
+__all__ = ["MAX_FILE_BYTES", "ExecResult", "Sandbox", "left_out_line"]
 
 MAX_FILE_BYTES = 64 * 2**20
 """The largest file that is read or written in one go, and the most that a command is given as its input."""
+
+
+def left_out_line(left_out_bytes: int) -> str:
+    """What stands in the place of the middle of an output, with the line breaks around it."""
+    return f"\n[... {left_out_bytes:,} bytes left out ...]\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,9 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +27,14 @@ WITHIN_S = 20.0
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the sandboxes of a test have their files; the user that root's sandboxes run as can go through it."""
-    place = tmp_path_factory.mktemp("place")
-    for folder in (place, *place.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    monkeypatch.setenv("TMPDIR", str(place))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    return place
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """Where the sandboxes of a test have their files. Not in pytest's folder, which the users of root's cannot enter."""
+    tmp_path_factory.getbasetemp()  # once made, it stays where it is
+    with tempfile.TemporaryDirectory(prefix="agent-env-test-") as folder:
+        os.chmod(folder, 0o711)
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr("tempfile.tempdir", None)
+        yield Path(folder)
 
 
 @asynccontextmanager

@@ -170,12 +170,15 @@ async def test_its_first_process_cannot_be_killed_traced_or_read(open_jail: Open
     """Which is what makes the sandbox, and answers for it."""
     async with open_jail() as box:
         signals = "; ".join(f"kill -{number} 1" for number in (1, 2, 3, 6, 9, 11, 13, 15, 17, 19, 31))
-        assert (await box.run(f"{signals}; kill -9 -1; echo on")).stdout == b"on\n"
+        # Should the jail be none, it would be the machine's processes.
+        result = await box.run(f"[ -d {box.private_dir} ] || exit; {signals}; kill -9 -1; echo on")
+        assert result.stdout == b"on\n"
         assert (await box.run(["python3", "-c", PTRACE, "1"])).text == "-1 Operation not permitted\n"
         for name in ("environ", "mem", "maps", "fd/3", "cwd/x", "root/etc/passwd"):
             result = await box.run(["cat", f"/proc/1/{name}"])
             assert b"Permission denied" in result.stderr, name
-        assert (await box.run("echo 1000 >/proc/1/oom_score_adj; kill -STOP 1; echo on")).stdout == b"on\n"
+        assert not (await box.run("echo 1000 >/proc/1/oom_score_adj")).is_ok
+        assert (await box.run("echo on")).stdout == b"on\n"
 
 
 async def test_a_symlink_never_leads_out(open_jail: OpenBox, files: Path, tmp_path: Path) -> None:
@@ -279,7 +282,7 @@ async def test_processes_are_limited_and_a_fork_bomb_is_put_out(open_jail: OpenB
         fork = "import os, time\nfor at in range(100):\n    if os.fork() == 0: time.sleep(60)\n"
         limited = await box.run(["python3", "-c", fork])
         assert b"Resource temporarily unavailable" in limited.stderr
-        await box.run(":(){ :|:& };:")
+        await box.run(f"[ -d {box.private_dir} ] && :(){{ :|:& }};:")
         with anyio.fail_after(30):
             while "the sandbox had reached its limit of 64 processes" not in " ".join((await box.run("true")).notes):
                 pass
