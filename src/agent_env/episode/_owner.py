@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 from agent_env._cleanup import close_stack
@@ -28,6 +29,7 @@ from agent_env.envs.skills import SkillShelf
 from agent_env.episode._agents import OtherAgent, ask_judge
 from agent_env.episode._calling import failed, raise_if_ours
 from agent_env.episode._core import Agent, Core
+from agent_env.episode._gold_state import wanted_state
 from agent_env.episode._turns import Agents, Turns, fail, render, within
 from agent_env.errors import EnvBrokenError, UniverseError, UsageError
 from agent_env.outcome import FailureKind, Skipped
@@ -148,6 +150,7 @@ class _Steps:
             root=self._bundle.root,
             sandboxes=self._sandboxes(),
             ask=ask_judge if judges_allowed(self._core.limits.judges) else None,
+            wanted=partial(wanted_state, self._core.task, timeout_s=timeout_s),
         )
         verdict = await verify_step(step, self._core.view(), means, timeout_s=timeout_s)
         if isinstance(verdict.outcome, Skipped):
