@@ -73,6 +73,16 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], list[str]]] = {
             "bundle.yaml:4: unknown key 'comand', did you mean 'command'?",
         ],
     ),
+    "a universe for a server at a url": (
+        {
+            "bundle.yaml": HEADER
+            + "  web: {mcp: {url: 'http://x'}, universe: universes}\nagents: {clerk: {envs: [store]}}\n"
+        },
+        [
+            "bundle.yaml:4: env 'web' has a universe, which a server at a url never sees, remove universe,"
+            " or let each episode start a server of its own"
+        ],
+    ),
     # sandboxes
     "a sandbox that is not there": (
         {"bundle.yaml": HEADER + "  box: {sandbox: jial}\nsandboxes: {jail: {}}\nagents: {clerk: {envs: [store]}}\n"},

@@ -233,6 +233,10 @@ class _Reader:
                 python = self._references.python(written.python, document, (*loc, "python"))
             elif written.mcp is not None:
                 mcp = self._mcp(written.mcp)
+                if universe is not None and (written.mcp.shared or written.mcp.url is not None):
+                    what = f"env '{name}' has a universe, which a {'shared server' if written.mcp.shared else 'server at a url'} never sees"
+                    fix = "remove universe, or let each episode start a server of its own"
+                    self._problems.append(document.problem((*loc, "universe"), what, fix))
             elif written.sandbox in sandboxes:
                 sandbox = sandboxes[written.sandbox]
             elif written.sandbox not in header.sandboxes:  # else it has a problem of its own

@@ -272,7 +272,9 @@ async def within(doing: Awaitable[T], timeout_s: float | None, what: str) -> T:
     try:
         async with clock:
             return await doing
-    except TimeoutError:
+    except TimeoutError as exc:
         if not clock.expired():
             raise
-        raise StepFailedError(FailureKind.STEP_TIMEOUT, f"{what} took longer than {timeout_s:g} s") from None
+        # What was stopped may say where it stood: an MCP server's stderr, say.
+        notes = "\n".join(getattr(exc.__cause__, "__notes__", ()))
+        raise StepFailedError(FailureKind.STEP_TIMEOUT, f"{what} took longer than {timeout_s:g} s", notes) from None

@@ -71,8 +71,9 @@ def answer_message(
     for part in content:
         if part["type"] == "image" and images:
             shown.append({"type": "image", "image": f"data:{part.get('mimeType', 'image/png')};base64,{part['data']}"})
-        elif part["type"] != "text" or part["text"] not in said:
-            more = _as_text(part)
+        elif (
+            part["type"] != "structured" and (more := _as_text(part)) not in said
+        ):  # an MCP tool's text has those already
             text += f"\n{more}" if text else more
     message: Message = {"role": "tool", "content": text, "name": name, "tool_call_id": call_id or ""}
     if shown:
