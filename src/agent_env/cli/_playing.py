@@ -86,7 +86,6 @@ class Recording:
 
         Raises:
             RunIndexError: When it cannot be written, also at the end.
-            UsageError: When `group` cannot name a group.
         """
         rule, why = None, ""
         try:
@@ -94,7 +93,7 @@ class Recording:
         except RewardError as exc:  # a task may be played without one
             why = str(exc)
         with nullcontext() if folder is None else RunIndex.open(folder) as index:
-            recording = cls(
+            yield cls(
                 index=index,
                 tasks=tasks,
                 group=group,
@@ -103,11 +102,13 @@ class Recording:
                 rule=rule,
                 why_no_reward=why,
             )
-            recording.sink()  # says now whether the group's name is one
-            yield recording
 
     def sink(self) -> EpisodeSink:
-        """Make the sink of one more episode."""
+        """Make the sink of one more episode.
+
+        Raises:
+            UsageError: When `group` cannot name a group.
+        """
         return NullSink() if self.index is None else self.index.run(self.group, labels=self.labels)
 
     def in_order(self) -> list[Played]:

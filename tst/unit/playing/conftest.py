@@ -44,10 +44,48 @@ def reply(
     }
 
 
-class Endpoint:
-    """An OpenAI-compatible server on loopback, whose answers a test says."""
+class Server:
+    """An HTTP server on loopback, in a thread; whoever tests says what it answers."""
 
     def __init__(self) -> None:
+        self.endpoint: Endpoint | None = None
+        app = Starlette(routes=[Route("/v1/chat/completions", self._chat, methods=["POST"])])
+        # Connections that are left open are to be seen: the server closes none within a test.
+        config = uvicorn.Config(app, log_level="critical", lifespan="off", timeout_keep_alive=600)
+        self._server = uvicorn.Server(config)
+        self._socket = socket.socket(proto=socket.IPPROTO_TCP)  # else asyncio leaves Nagle on
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen(2048)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="endpoint")
+
+    @property
+    def port(self) -> int:
+        return self._socket.getsockname()[1]
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._server.server_state.connections)
+
+    async def _chat(self, request: Request) -> Response:
+        assert self.endpoint is not None
+        return await self.endpoint.chat(request)
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+class Endpoint:
+    """An OpenAI-compatible endpoint, whose answers a test says."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         self.connections: set[tuple[str, int]] = set()
@@ -58,17 +96,12 @@ class Endpoint:
         """Released when a question that hangs has arrived."""
         self.given_up = threading.Semaphore(0)
         """Released when whoever asked a question that hangs has gone."""
-        app = Starlette(routes=[Route("/v1/chat/completions", self._chat, methods=["POST"])])
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", backlog=2048))
-        self._socket = socket.socket(proto=socket.IPPROTO_TCP)  # else asyncio leaves Nagle on
-        self._socket.bind(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="endpoint")
 
     reply = staticmethod(reply)
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
+        return f"http://127.0.0.1:{self._server.port}/v1"
 
     def spec(self, **fields: Any) -> ModelSpec:
         return ModelSpec(**{"model": "small", "base_url": self.base_url, **fields})
@@ -121,7 +154,7 @@ class Endpoint:
 
         self.answers.append(lambda _: StreamingResponse(blanks(), media_type="application/json"))
 
-    async def _chat(self, request: Request) -> Response:
+    async def chat(self, request: Request) -> Response:
         assert request.client is not None
         self.connections.add((request.client.host, request.client.port))
         self.bodies.append(await request.json())
@@ -132,25 +165,21 @@ class Endpoint:
 
     @property
     def open_connections(self) -> int:
-        return len(self._server.server_state.connections)
+        return self._server.open_connections
 
-    def __enter__(self) -> Endpoint:
-        self._socket.listen(2048)
-        self._thread.start()
-        return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join()
-        self._socket.close()
+@pytest.fixture(scope="session")
+def server() -> Generator[Server]:
+    """The server of all endpoints."""
+    with Server() as running:
+        yield running
 
 
 @pytest.fixture
-def endpoint() -> Generator[Endpoint]:
-    """A server that the test tells what to answer."""
-    with Endpoint() as server:
-        yield server
+def endpoint(server: Server) -> Endpoint:
+    """An endpoint that the test tells what to answer."""
+    server.endpoint = Endpoint(server)
+    return server.endpoint
 
 
 SHOP = {

@@ -238,7 +238,7 @@ class Terminal:
         """
         self.type(key)
         while True:
-            ready, _, _ = select.select([self.master], [], [], 5)
+            ready, _, _ = select.select([self.master], [], [], 3)
             if not ready:
                 self.type(key)
             elif not self._read():
