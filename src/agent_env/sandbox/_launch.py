@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from anyio import CapacityLimiter
+from anyio import Semaphore
 from anyio.lowlevel import RunVar
 
 from agent_env._cleanup import wait_until_done
@@ -25,7 +25,7 @@ from agent_env.sandbox._channel import Channel
 from agent_env.sandbox._inside import MODULES
 from agent_env.sandbox._inside.processes import descendants, kill, running
 
-__all__ = ["COMPILE", "PYTHON_OPTIONS", "Launch", "code_for_this_python", "open_channel", "sources"]
+__all__ = ["COMPILE", "PYTHON_OPTIONS", "Launch", "code_for_this_python", "open_channel", "sources", "turn_to_start"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _STARTING_AT_ONCE = 2 * (os.cpu_count() or 1)
 """More of them at once take longer each, and none is ready sooner."""
 _KILLED_S = 5.0
 
-_starting: RunVar[CapacityLimiter] = RunVar("agent_env_sandboxes_starting")
+_starting: RunVar[Semaphore] = RunVar("agent_env_sandboxes_starting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +83,44 @@ def code_for_this_python() -> bytes:
     return marshal.dumps([(name, compile(text, name, "exec", 0, True, 2)) for name, text in modules])  # noqa: FBT003
 
 
+class Turn:
+    """The turn of one sandbox to be started."""
+
+    def __init__(self, slots: Semaphore) -> None:
+        self._slots = slots
+        self._is_over = False
+
+    def over(self) -> None:
+        """Let the next one have it: this one has started, or never will. May be said twice."""
+        if not self._is_over:
+            self._is_over = True
+            self._slots.release()
+
+
 @asynccontextmanager
-async def open_channel(launch: Launch, folder: Path) -> AsyncGenerator[Channel]:
+async def turn_to_start() -> AsyncGenerator[Turn]:
+    """Wait for a sandbox's turn to be started, before anything is done for it: all of that takes the loop's time."""
+    try:
+        slots = _starting.get()
+    except LookupError:
+        slots = Semaphore(_STARTING_AT_ONCE)
+        _starting.set(slots)
+    await slots.acquire()
+    turn = Turn(slots)
+    try:
+        yield turn
+    finally:
+        turn.over()
+
+
+@asynccontextmanager
+async def open_channel(launch: Launch, folder: Path, turn: Turn) -> AsyncGenerator[Channel]:
     """Run a sandbox's first process for the length of the block.
 
     Args:
         launch: How.
         folder: Of this sandbox; what the process says is in it.
+        turn: Is over once the process is ready.
 
     Yields:
         The channel to it. It is ready.
@@ -100,32 +131,21 @@ async def open_channel(launch: Launch, folder: Path) -> AsyncGenerator[Channel]:
     said = folder / "said"
     process: subprocess.Popen[bytes] | None = None
     channel: Channel | None = None
-    limiter = _limiter()
     ours, theirs = _socket_pair()
     try:
         with theirs:
-            async with limiter:
-                process = _start(launch, theirs, said)
-                theirs.close()
-                _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
-                channel.why_lost = _Why(process, said)
-                channel.send_raw(launch.code)
-                await _until_ready(channel)
-                channel.post(b"configure", *(part for pair in launch.configuration.items() for part in pair))
+            process = _start(launch, theirs, said)
+        _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
+        channel.why_lost = _Why(process, said)
+        channel.send_raw(launch.code)
+        await _until_ready(channel)
+        channel.post(b"configure", *(part for pair in launch.configuration.items() for part in pair))
+        turn.over()
         yield channel
     finally:
         ending = asyncio.create_task(_end(process, channel, ours, launch.ends_within_s), name=f"end {folder}")
         grace_s = launch.ends_within_s + 2 * _KILLED_S
         await wait_until_done(ending, grace_s=grace_s, what=f"ending the sandbox in {folder}")
-
-
-def _limiter() -> CapacityLimiter:
-    try:
-        return _starting.get()
-    except LookupError:
-        limiter = CapacityLimiter(_STARTING_AT_ONCE)
-        _starting.set(limiter)
-        return limiter
 
 
 def _socket_pair() -> tuple[socket.socket, socket.socket]:

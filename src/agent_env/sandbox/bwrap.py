@@ -6,7 +6,7 @@ It shares the machine's kernel. What isolates what is in `docs/sandboxes.md`.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from agent_env.bundle import SandboxSpec
@@ -14,7 +14,7 @@ from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._cgroup import limits
 from agent_env.sandbox._jail import ENVIRONMENT, PRIVATE_DIR, ROOT, jail_command
 from agent_env.sandbox._jail_check import checked_jail
-from agent_env.sandbox._launch import Launch, open_channel
+from agent_env.sandbox._launch import Launch, open_channel, turn_to_start
 from agent_env.sandbox._place import base_dir, sandbox_folder
 from agent_env.sandbox._supervised import SupervisedSandbox
 from agent_env.sandbox._uids import leased_uid
@@ -37,7 +37,8 @@ async def open_bwrap(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator
     """
     jail, code = await in_thread(checked_jail, what="trying bwrap")
     memory_bytes = spec.memory_mb * 2**20
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        turn = await stack.enter_async_context(turn_to_start())
         owner, folder = stack.enter_context(sandbox_folder())
         uid = None if jail.setpriv is None else stack.enter_context(leased_uid(base_dir()))
         async with work_folder(files, folder, uid=uid) as work:
@@ -55,7 +56,7 @@ async def open_bwrap(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator
                 b"is_limited": b"%d" % is_limited,
             }
             launch = Launch(command=command, code=code, configuration=configuration)
-            async with open_channel(launch, folder) as channel:
+            async with open_channel(launch, folder, turn) as channel:
                 yield SupervisedSandbox(
                     channel,
                     root=ROOT,

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from errno import EIO
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
@@ -19,7 +19,7 @@ from agent_env.bundle import SandboxSpec
 from agent_env.errors import SandboxLostError, SandboxUnavailableError
 from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._inside.wire import pack_fields
-from agent_env.sandbox._launch import Launch, code_for_this_python, open_channel
+from agent_env.sandbox._launch import Launch, code_for_this_python, open_channel, turn_to_start
 from agent_env.sandbox._place import base_token, is_alive, sandbox_folder
 from agent_env.sandbox._scripts import READ, read_error
 from agent_env.sandbox._supervised import SupervisedSandbox, arguments_of, as_argument, as_bytes
@@ -97,7 +97,9 @@ def _docker() -> str:
 @asynccontextmanager
 async def _client(*, removes: bool = False) -> AsyncGenerator[tuple[SupervisedSandbox, str]]:
     """What runs `docker` for one sandbox, and the name of its container, which it removes at the end however that comes."""
-    with sandbox_folder() as (owner, folder):
+    async with AsyncExitStack() as stack:
+        turn = await stack.enter_async_context(turn_to_start())
+        owner, folder = stack.enter_context(sandbox_folder())
         name = f"agent-env-{owner.name}-{folder.name}"
         last = pack_fields(*(part.encode() for part in (_docker(), "rm", "--force", "--volumes", name)))
         launch = Launch(
@@ -107,7 +109,7 @@ async def _client(*, removes: bool = False) -> AsyncGenerator[tuple[SupervisedSa
             environment=dict(os.environ),
             ends_within_s=45.0,
         )
-        async with open_channel(launch, folder) as channel:
+        async with open_channel(launch, folder, turn) as channel:
             yield (
                 SupervisedSandbox(
                     channel,

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from agent_env.bundle import SandboxSpec
 from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._inside.processes import kill, running
-from agent_env.sandbox._launch import Launch, code_for_this_python, open_channel
+from agent_env.sandbox._launch import Launch, code_for_this_python, open_channel, turn_to_start
 from agent_env.sandbox._place import sandbox_folder
 from agent_env.sandbox._supervised import SupervisedSandbox
 from agent_env.sandbox._work import work_folder
@@ -40,7 +40,9 @@ async def open_host(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator[
     Raises:
         SandboxUnavailableError: When its first process cannot be started.
     """
-    with sandbox_folder() as (owner, folder):
+    async with AsyncExitStack() as stack:
+        turn = await stack.enter_async_context(turn_to_start())
+        owner, folder = stack.enter_context(sandbox_folder())
         mark = f"{owner.name}-{folder.name}"
         async with work_folder(files, folder, uid=None) as work:
             private, temporary = folder / "private", folder / "tmp"
@@ -55,7 +57,7 @@ async def open_host(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator[
                 environment={"TMPDIR": str(temporary)},
             )
             try:
-                async with open_channel(launch, folder) as channel:
+                async with open_channel(launch, folder, turn) as channel:
                     yield SupervisedSandbox(
                         channel,
                         root=PurePosixPath(work.resolve()),
