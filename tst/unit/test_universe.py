@@ -31,8 +31,8 @@ def database(path: Path, *, wal: bool = False) -> UniverseSpec:
 async def test_without_a_universe_the_state_is_an_empty_dict() -> None:
     """Each copy is one of its own."""
     async with open_universe(None) as one, open_universe(None) as two:
-        one["x"] = 1
-        assert two == {}
+        one.state["x"] = 1
+        assert two.state == {}
 
 
 async def test_json_copies_are_private_to_the_bottom(tmp_path: Path) -> None:
@@ -41,24 +41,25 @@ async def test_json_copies_are_private_to_the_bottom(tmp_path: Path) -> None:
     path.write_text('{"orders": [{"id": 1, "note": null, "price": 1.5, "open": true}]}')
     spec = UniverseSpec(path=path, kind=UniverseKind.JSON)
     async with open_universe(spec) as one, open_universe(spec) as two:
-        one["orders"][0]["id"] = 2
-        one["orders"].append("x")
-        assert two == {"orders": [{"id": 1, "note": None, "price": 1.5, "open": True}]}
+        one.state["orders"][0]["id"] = 2
+        one.state["orders"].append("x")
+        assert two.state == {"orders": [{"id": 1, "note": None, "price": 1.5, "open": True}]}
     async with open_universe(spec) as three:
-        assert three == two
+        assert three.state == two.state
 
 
 async def test_database_copies_are_private(tmp_path: Path) -> None:
     """Writes in one copy, committed or not, are in no other copy and not in the file."""
     spec = database(tmp_path / "u.db")
     before = spec.path.read_bytes()
-    async with open_universe(spec) as one, open_universe(spec) as two:
+    async with open_universe(spec) as first, open_universe(spec) as second:
+        one, two = first.state, second.state
         one.execute("UPDATE store SET stock = 1")
         one.commit()
         two.execute("UPDATE store SET stock = 2")
         assert one.execute("SELECT stock FROM store").fetchone() == (1,)
         async with open_universe(spec) as three:
-            assert three.execute("SELECT stock FROM store").fetchone() == (10,)
+            assert three.state.execute("SELECT stock FROM store").fetchone() == (10,)
     assert spec.path.read_bytes() == before
     with pytest.raises(sqlite3.ProgrammingError):
         one.execute("SELECT 1")
@@ -66,7 +67,8 @@ async def test_database_copies_are_private(tmp_path: Path) -> None:
 
 async def test_database_copies_may_grow_and_be_used_in_threads(tmp_path: Path) -> None:
     """A copy takes far more than it began with, also from a worker thread."""
-    async with open_universe(database(tmp_path / "u.db")) as one:
+    async with open_universe(database(tmp_path / "u.db")) as copy:
+        one = copy.state
         rows = [(number,) for number in range(50_000)]
         await asyncio.to_thread(one.executemany, "INSERT INTO store VALUES (?)", rows)
         assert one.execute("SELECT count(*) FROM store").fetchone() == (50_001,)
@@ -88,8 +90,8 @@ async def test_a_database_in_wal_mode_is_read(tmp_path: Path, read_only: bool) -
             folder.chmod(0o500)
         try:
             async with open_universe(spec) as one:
-                one.execute("UPDATE store SET stock = stock + 1")
-                assert one.execute("SELECT stock FROM store").fetchone() == (12,)
+                one.state.execute("UPDATE store SET stock = stock + 1")
+                assert one.state.execute("SELECT stock FROM store").fetchone() == (12,)
             assert sorted(folder.iterdir()) == here
         finally:
             folder.chmod(0o700)
@@ -98,16 +100,16 @@ async def test_a_database_in_wal_mode_is_read(tmp_path: Path, read_only: bool) -
 async def test_a_wal_database_without_a_log_is_read(tmp_path: Path) -> None:
     """The header says WAL, and no log is there: the usual state of a file that was closed."""
     async with open_universe(database(tmp_path / "u.db", wal=True)) as one:
-        one.execute("INSERT INTO store VALUES (1)")
-        one.commit()
-        assert one.execute("SELECT count(*) FROM store").fetchone() == (2,)
+        one.state.execute("INSERT INTO store VALUES (1)")
+        one.state.commit()
+        assert one.state.execute("SELECT count(*) FROM store").fetchone() == (2,)
 
 
 async def test_an_empty_file_is_an_empty_database(tmp_path: Path) -> None:
     """As SQLite itself takes it."""
     (tmp_path / "u.db").touch()
     async with open_universe(UniverseSpec(path=tmp_path / "u.db", kind=UniverseKind.SQLITE)) as one:
-        assert one.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+        assert one.state.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
 async def test_directory_copies_are_private_and_removed(tmp_path: Path) -> None:
@@ -119,7 +121,8 @@ async def test_directory_copies_are_private_and_removed(tmp_path: Path) -> None:
     (top / "run.sh").chmod(0o555)
     (top / "link").symlink_to("deep/er/a.txt")
     spec = UniverseSpec(path=top, kind=UniverseKind.DIRECTORY)
-    async with open_universe(spec) as one, open_universe(spec) as two:
+    async with open_universe(spec) as first, open_universe(spec) as second:
+        one, two = first.state, second.state
         (one / "link").write_text("changed")
         (one / "run.sh").unlink()
         assert (one / "deep/er/a.txt").read_text() == "changed"
@@ -166,8 +169,8 @@ async def test_a_cancelled_episode_leaves_no_copy_behind(tmp_path: Path) -> None
     is_open = asyncio.Event()
 
     async def hold() -> None:
-        async with open_universe(UniverseSpec(path=tmp_path / "u", kind=UniverseKind.DIRECTORY)) as path:
-            opened.append(path)
+        async with open_universe(UniverseSpec(path=tmp_path / "u", kind=UniverseKind.DIRECTORY)) as copy:
+            opened.append(copy.state)
             is_open.set()
             await asyncio.sleep(60)
 
@@ -203,8 +206,8 @@ async def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     for number in range(3):
         path.write_text(f'{{"n": {number}}}')
         os.utime(path, ns=(number, number))
-        async with open_universe(spec) as state:
-            assert state == {"n": number}
+        async with open_universe(spec) as copy:
+            assert copy.state == {"n": number}
 
 
 async def test_many_copies_at_once_read_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from agent_env.envs.contract import EnvSession, ToolAnswer, ToolSpec
 from agent_env.envs.python_tools import PythonTool, toolbox_of
 from agent_env.envs.result_text import clean_text, result_text
 from agent_env.errors import BundleError, EnvBrokenError, Problem, ToolError
-from agent_env.universe import open_universe
+from agent_env.universe import PrivateCopy, StateChanges, open_universe
 
 __all__ = ["Env", "open_env"]
 
@@ -93,12 +93,12 @@ async def open_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSession]:
     """
     env_class = _load_class(spec)
     tools = toolbox_of(env_class).tools
-    async with open_universe(spec.universe) as state:
+    async with open_universe(spec.universe) as copy:
         try:
             env = env_class()
         except Exception as exc:  # the bundle's code: whatever it raises, the env is broken
             raise EnvBrokenError(f"env '{spec.name}' cannot be made: {_said(exc)}") from exc
-        env.state, env.params, env.task_id = state, task.copy_params(), task.id
+        env.state, env.params, env.task_id = copy.state, task.copy_params(), task.id
         try:
             try:
                 await _wait_for(env.start())
@@ -106,7 +106,7 @@ async def open_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSession]:
                 raise
             except Exception as exc:  # as above
                 raise EnvBrokenError(f"env '{spec.name}' cannot start: {_said(exc)}") from exc
-            yield _PythonSession(env, tools)
+            yield _PythonSession(env, tools, copy)
         finally:
             await _close(env, spec.name)
 
@@ -141,8 +141,9 @@ async def _wait_for(value: object) -> object:
 class _PythonSession:
     """An open env whose tools are Python methods."""
 
-    def __init__(self, env: Env, tools: Mapping[str, PythonTool]) -> None:
+    def __init__(self, env: Env, tools: Mapping[str, PythonTool], copy: PrivateCopy) -> None:
         self._env = env
+        self._copy = copy
         self._tools = tools
         self._specs = tuple(tool.spec for tool in tools.values())
 
@@ -153,6 +154,9 @@ class _PythonSession:
     @property
     def state(self) -> Any:
         return self._env.state
+
+    async def changes(self) -> StateChanges:
+        return await self._copy.changes(self._env.state)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         tool = self._tools.get(name)

@@ -153,8 +153,8 @@ _WHAT = "making the state that it is compared with: "
 async def _make(task: Task, verifier: StateVerifier) -> WantedState:
     wanted = verifier.wanted
     if isinstance(wanted, UniverseSpec):
-        async with open_universe(wanted) as state:
-            return await keep_state(state)
+        async with open_universe(wanted) as copy:
+            return await keep_state(copy.state)
     spec = task.bundle.envs[verifier.env]
     async with open_env(spec, task=task) as session:
         await _do_calls(session, _calls(task, verifier), has_others=len(task.bundle.envs) > 1)

@@ -7,7 +7,7 @@ from agent_env.universe.apply import apply
 from agent_env.universe.change import MISSING, Change, ChangeLimits, Missing, StateChanges
 from agent_env.universe.diff import Lists, differences
 from agent_env.universe.plain import plain
-from agent_env.universe.private_copy import open_universe
+from agent_env.universe.private_copy import PrivateCopy, compare, open_universe
 
 __all__ = [
     "MISSING",
@@ -15,8 +15,10 @@ __all__ = [
     "ChangeLimits",
     "Lists",
     "Missing",
+    "PrivateCopy",
     "StateChanges",
     "apply",
+    "compare",
     "differences",
     "open_universe",
     "plain",

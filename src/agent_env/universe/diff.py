@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
@@ -213,18 +213,23 @@ class Rules:
 _Pair = tuple[Any, Any, Path, _Where, int]
 
 
-def find_differences(before: Any, after: Any, rules: Rules) -> Iterator[Found]:
+def find_differences(
+    before: Any, after: Any, rules: Rules, *, check: Callable[[], None] = lambda: None
+) -> Iterator[Found]:
     """Yield where two states differ, and what is there, in the order of the paths.
+
+    Args:
+        before: A state.
+        after: The other one.
+        rules: What counts as a difference.
+        check: Called now and then; what it raises ends the comparison.
 
     Raises:
         UniverseError: When there is something in a state that is no JSON value, or that holds itself.
     """
-    return _walk((before, after, None, rules.top, 0), rules)
-
-
-def _walk(start: _Pair, rules: Rules) -> Iterator[Found]:
-    todo: list[_Pair] = [] if rules.ignores(start[3]) else [start]
+    todo: list[_Pair] = [] if rules.ignores(rules.top) else [(before, after, None, rules.top, 0)]
     while todo:
+        check()
         before, after, path, where, depth = todo.pop()
         if before is after:
             continue

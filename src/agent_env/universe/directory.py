@@ -4,105 +4,153 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import shutil
 import stat
-import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any
+from typing import TypeVar
 
 from anyio import to_thread
 
 from agent_env._cleanup import wait_until_done
 from agent_env.errors import UniverseError
+from agent_env.universe.holders import Holder, sweep_once
+from agent_env.universe.threads import in_thread
 
 try:
     from fcntl import ioctl
 except ImportError:  # not on Windows
     ioctl = None
 
-__all__ = ["directory_copy"]
+__all__ = ["Entry", "copy_tree", "held_folder", "look_at"]
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _FICLONE = 0x40049409
 """Linux: make a file share another one's blocks until either is written to. See ioctl_ficlone(2)."""
 _REMOVE_S = 30.0
 """Seconds that removing a copy may take before it is left behind."""
-_STOP_S = 30.0
-"""Seconds that the thread has for the file that it is copying."""
 
 
 @asynccontextmanager
-async def directory_copy(path: Path) -> AsyncGenerator[Path]:
-    """Copy a directory to a temporary place, and remove the copy when the block ends.
+async def held_folder(
+    fill: Callable[[Path, Callable[[], None]], T], *, source: Path | None
+) -> AsyncGenerator[tuple[Path, T]]:
+    """Make a temporary folder, have it filled in a thread, and remove it when the block ends.
+
+    Args:
+        fill: Is given the folder, and what to call now and then.
+        source: What it is filled from, for the error.
 
     Yields:
-        The copy's path. It carries the process id in its parent's name: a copy that is left behind can be told.
+        The folder, and what `fill` returned. The process id is in its name: one that is left behind can be told.
 
     Raises:
-        UniverseError: When it cannot be copied, or holds a symlink that leads out of it.
+        UniverseError: When it cannot be filled.
     """
-    holder = Path(mkdtemp(prefix=f"agent-env-universe-{os.getpid()}-"))
+    holder: Holder | None = None
+
+    def filled(check: Callable[[], None]) -> T:
+        nonlocal holder
+        sweep_once()
+        holder = Holder()
+        return fill(holder.path, check)
+
     try:
-        copy = holder / path.name
         try:
-            await _copied(path, copy)
+            made = await in_thread(filled, what=f"copying {source}")
         except OSError as exc:
-            raise UniverseError(f"{exc.filename or path}: the universe cannot be copied: {exc.strerror}") from exc
-        yield copy
+            what = f"{exc.filename or source}: the universe cannot be copied: {exc.strerror}"
+            raise UniverseError(what) from exc
+        assert holder is not None
+        yield holder.path, made
     finally:
-        # A task of its own: a second cancellation, which goes through shields, would come before the thread has begun.
-        removing = asyncio.create_task(to_thread.run_sync(_remove, holder), name=f"remove {holder}")
-        await wait_until_done(removing, grace_s=_REMOVE_S, what=f"removing {holder}, the copy of a universe,")
+        if holder is not None:
+            # A task of its own: a second cancellation, which goes through shields, would come before the thread has begun.
+            removing = asyncio.create_task(to_thread.run_sync(holder.remove), name=f"remove {holder.path}")
+            what = f"removing {holder.path}, the copy of a universe,"
+            await wait_until_done(removing, grace_s=_REMOVE_S, what=what)
 
 
-async def _copied(source: Path, target: Path) -> None:
-    """Copy a tree in a thread. Cancelled, it has the thread stop and waits for that: what it still wrote would stay."""
-    stop = threading.Event()
-    copying = asyncio.create_task(to_thread.run_sync(_copy_tree, source, target, stop), name=f"copy {source}")
-    try:
-        await asyncio.shield(copying)
-    except asyncio.CancelledError:
-        stop.set()
-        await wait_until_done(copying, grace_s=_STOP_S, what=f"copying {source}")
-        if copying.done() and not copying.cancelled():
-            copying.exception()  # of no interest any more
-        raise
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a file, directory or symlink was when it was looked at: when it is the same again, it was not written to."""
+
+    kind: str
+    """`file`, `directory`, `symlink`, or `other`."""
+    mode: int
+    """Permissions."""
+    size: int
+    stamp: tuple[int, ...]
+    """Where it lies, and when it was last written to or changed."""
+    target: str = ""
+    """Where a symlink leads."""
 
 
-def _stays_inside(link: Path, top: Path) -> bool:
-    return not os.readlink(link).startswith("/") and link.resolve().is_relative_to(top.resolve())
+def look_at(path: Path | str) -> Entry:
+    """Look at a file without following a symlink.
+
+    Raises:
+        OSError: When it is not there.
+    """
+    found = os.lstat(path)
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+    kind = kinds.get(stat.S_IFMT(found.st_mode), "other")
+    stamp = (found.st_ino, found.st_dev, found.st_mtime_ns, found.st_ctime_ns)
+    target = os.readlink(path) if kind == "symlink" else ""
+    return Entry(kind, stat.S_IMODE(found.st_mode), found.st_size, stamp, target)
 
 
-def _copy_tree(source: Path, target: Path, stop: threading.Event) -> None:
+def copy_tree(source: Path, target: Path, check: Callable[[], None]) -> dict[str, Entry]:
+    """Copy a directory, and return what the copy consists of, by path within it.
+
+    Args:
+        source: The directory.
+        target: Where it is copied to; not there yet.
+        check: Called before each file; what it raises ends the copying.
+
+    Raises:
+        OSError: When a file cannot be read or written.
+        UniverseError: When a symlink leads out of it, or it has what is no file, directory or symlink.
+    """
     target.mkdir()
-    todo = [(source, target)]
+    copied: dict[str, Entry] = {}
+    todo = [""]
     while todo:
-        from_dir, to_dir = todo.pop()
-        with os.scandir(from_dir) as entries:
+        folder = todo.pop()
+        with os.scandir(source / folder) as entries:
             for entry in entries:
-                if stop.is_set():
-                    return
-                here, there = Path(entry.path), to_dir / entry.name
+                check()
+                name = os.path.join(folder, entry.name)
+                here, there = source / name, target / name
                 if entry.is_symlink():
                     if not _stays_inside(here, source):
                         raise UniverseError(f"{here}: a symlink leads out of the universe: copy what it leads to there")
                     os.symlink(os.readlink(here), there)
                 elif entry.is_dir():
                     there.mkdir()
-                    todo.append((here, there))
+                    todo.append(name)
                 elif entry.is_file():
-                    _copy_file(here, there)
+                    copy_file(here, there)
                 else:
                     raise UniverseError(f"{here}: not a file, a directory or a symlink: remove it from the universe")
+                copied[name] = look_at(there)
+    return copied
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def _stays_inside(link: Path, top: Path) -> bool:
+    return not os.readlink(link).startswith("/") and link.resolve().is_relative_to(top.resolve())
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, so that it can be written to.
+
+    Raises:
+        OSError: When it cannot be read or written.
+    """
     mode = stat.S_IMODE(source.stat().st_mode) | stat.S_IWUSR | stat.S_IRUSR
     with source.open("rb") as reader, target.open("wb") as writer:
         if not _share_blocks(reader.fileno(), writer.fileno()):
@@ -120,15 +168,3 @@ def _share_blocks(reader: int, writer: int) -> bool:
             return False
         raise
     return True
-
-
-def _remove(path: Path) -> None:
-    def make_writable(function: Callable[..., Any], name: str, _: object) -> None:
-        with suppress(OSError):
-            os.chmod(os.path.dirname(name), stat.S_IRWXU)
-            os.chmod(name, stat.S_IRWXU)
-            function(name)
-
-    shutil.rmtree(path, onerror=make_writable)
-    if path.exists():
-        logger.error("%s: the copy of a universe cannot be removed", path)

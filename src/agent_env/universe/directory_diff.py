@@ -1,0 +1,213 @@
+r"""Where two directories differ: `/path/to/file`, each file, symlink and directory as a whole.
+
+A file is `{"type": "file", "mode": "644", "text": ...}`, or with `base64` when it is no UTF-8 text. Of one that is too long
+to be kept there are `size` and `sha256`, and of one that cannot be read the `size`. A symlink has its `target`. Of a
+directory only that it is there is compared; in names that are no UTF-8 the bytes are written as `\xff`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agent_env.universe.change import MISSING, ChangeLimits, StateChanges
+from agent_env.universe.diff import Found, Rules, bounded
+from agent_env.universe.directory import Entry, look_at
+
+__all__ = ["DirectoryState", "described", "directory_differences", "told_whether_kept"]
+
+_CHUNK = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryState:
+    """A directory as it is now."""
+
+    path: Path
+    copied: Mapping[str, Entry]
+    """What the copy consisted of when it was made: what is still the same there is not read."""
+    original: Path
+    """What it was copied from."""
+
+
+def directory_differences(
+    before: DirectoryState | None,
+    after: DirectoryState,
+    rules: Rules,
+    *,
+    limits: ChangeLimits,
+    check: Callable[[], None],
+) -> Iterator[Found]:
+    """Yield where two copies of a directory differ, in the order of the paths.
+
+    Args:
+        before: A copy; None is the directory that the other one was copied from.
+        after: The other one, copied from the same.
+        rules: What counts as a difference.
+        limits: What is kept of files.
+        check: Called before each file; what it raises ends the comparison.
+
+    Raises:
+        OSError: When a directory cannot be read.
+    """
+    sides = [None if before is None else _entries(before, check), _entries(after, check)]
+    contents = _Contents(limits)
+    names = {*(after.copied if sides[0] is None else sides[0]), *(sides[1] or {})}
+    for name in sorted(names, key=lambda name: name.split(os.sep)):
+        check()
+        path, is_ignored = _placed(name, rules)
+        if is_ignored:
+            continue
+        one = _Side(after.original, after.copied, after.copied) if before is None else _Side.of(before, sides[0])
+        found = _compared(name, one, _Side.of(after, sides[1]), contents, check)
+        if found is not None:
+            yield path, *found
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two directories that are compared."""
+
+    path: Path
+    entries: Mapping[str, Entry]
+    copied: Mapping[str, Entry]
+
+    @classmethod
+    def of(cls, state: DirectoryState, entries: Mapping[str, Entry] | None) -> _Side:
+        return cls(state.path, entries or {}, state.copied)
+
+    def is_untouched(self, name: str) -> bool:
+        return name in self.copied and self.entries.get(name) == self.copied[name]
+
+
+def _compared(
+    name: str, before: _Side, after: _Side, contents: _Contents, check: Callable[[], None]
+) -> tuple[Any, Any] | None:
+    """Return what is there on both sides, when it differs."""
+    one, two = before.entries.get(name), after.entries.get(name)
+    if one is not None and two is not None:
+        same_kind = (one.kind, one.target) == (two.kind, two.target)
+        if same_kind and (
+            one.kind in ("directory", "symlink") or (before.is_untouched(name) and after.is_untouched(name))
+        ):
+            return None
+        may_be_same = same_kind and one.kind == "file" and (one.mode, one.size) == (two.mode, two.size)
+        if may_be_same and _is_same_content(before.path / name, after.path / name, check):
+            return None
+    return (
+        MISSING if one is None else contents.described(before.path / name, one, check),
+        MISSING if two is None else contents.described(after.path / name, two, check),
+    )
+
+
+def _placed(name: str, rules: Rules) -> tuple[Any, bool]:
+    """Return a name as the path of a difference, and whether it is ignored."""
+    path: Any = None
+    where = rules.top
+    is_ignored = rules.ignores(where)
+    for segment in name.split(os.sep):
+        segment = os.fsencode(segment).decode("utf-8", "backslashreplace")
+        path, where = (path, segment), rules.below(where, segment)
+        is_ignored = is_ignored or rules.ignores(where)
+    return path, is_ignored
+
+
+def _entries(state: DirectoryState, check: Callable[[], None]) -> dict[str, Entry]:
+    """Return what a directory consists of, by path within it."""
+    found: dict[str, Entry] = {}
+    todo = [""]
+    while todo:
+        folder = todo.pop()
+        check()
+        try:
+            names = os.listdir(state.path / folder)
+        except PermissionError:  # the agent's own doing; what was in it is gone for whoever looks
+            continue
+        for name in names:
+            inner = os.path.join(folder, name)
+            found[inner] = look_at(state.path / inner)
+            if found[inner].kind == "directory":
+                todo.append(inner)
+    return found
+
+
+def _chunks(path: Path, check: Callable[[], None]) -> Iterator[bytes]:
+    # Not what a symlink leads to, and without waiting for whoever writes to a pipe.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            check()
+            yield chunk
+
+
+def _is_same_content(one: Path, two: Path, check: Callable[[], None]) -> bool:
+    try:
+        ours, its = _chunks(one, check), _chunks(two, check)
+        while True:
+            chunk, other = next(ours, b""), next(its, b"")
+            if chunk != other:
+                return False
+            if not chunk:
+                return True
+    except OSError:
+        return False
+
+
+def told_whether_kept(found: Iterable[Found], limits: ChangeLimits) -> StateChanges:
+    """Keep of differences what the limits let through, and name those of which the content is not kept."""
+    # What files take was bounded when they were read; base64 and both sides of each come to less than this.
+    changes = bounded(found, replace(limits, total_bytes=4 * limits.total_bytes))
+    not_kept = tuple(change.path for change in changes.changes if not _is_kept(change.after))
+    return replace(changes, not_kept=not_kept)
+
+
+def _is_kept(entry: Any) -> bool:
+    return entry is MISSING or entry["type"] in ("directory", "symlink") or bool({"text", "base64"} & entry.keys())
+
+
+class _Contents:
+    """Describes entries, and keeps so much of what is in files."""
+
+    def __init__(self, limits: ChangeLimits) -> None:
+        self._file_bytes = limits.file_bytes
+        self._left_bytes = limits.total_bytes
+
+    def described(self, path: Path, entry: Entry, check: Callable[[], None]) -> dict[str, Any]:
+        """Return what is kept of an entry."""
+        found = described(path, entry, check, most_bytes=min(self._file_bytes, self._left_bytes))
+        self._left_bytes -= len(found.get("text", "")) + len(found.get("base64", ""))
+        return found
+
+
+def described(path: Path, entry: Entry, check: Callable[[], None], *, most_bytes: int) -> dict[str, Any]:
+    """Return an entry as JSON.
+
+    Args:
+        path: Where it is.
+        entry: What it is.
+        check: Called while a file is read; what it raises ends that.
+        most_bytes: Bytes of content up to which it is in the result.
+    """
+    if entry.kind == "symlink":
+        return {"type": "symlink", "target": os.fsencode(entry.target).decode("utf-8", "backslashreplace")}
+    if entry.kind != "file":
+        return {"type": entry.kind}
+    made: dict[str, Any] = {"type": "file", "mode": f"{entry.mode:o}"}
+    try:
+        if entry.size > most_bytes:
+            digest = hashlib.sha256()
+            for chunk in _chunks(path, check):
+                digest.update(chunk)
+            return made | {"size": entry.size, "sha256": digest.hexdigest()}
+        content = b"".join(_chunks(path, check))
+    except OSError:
+        return made | {"size": entry.size}
+    try:
+        return made | {"text": content.decode()}
+    except UnicodeDecodeError:
+        return made | {"base64": base64.b64encode(content).decode()}
