@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ import pytest
 from agent_env.bundle import AgentKind, Bundle, Conversation, Prompt, TextSource, Verify, load_bundle, validate_bundle
 from agent_env.envs import EnvSession, open_env
 from agent_env.episode import open_episode
+from agent_env.episode.rehearsal import rehearse
 from agent_env.errors import UsageError
-from agent_env.importers.tau2 import Customer, import_tau2
+from agent_env.importers.tau2 import import_tau2
+from agent_env.universe import MISSING, Lists, differences, open_universe
 
 REPOSITORY = Path(__file__).parents[2]
 REAL = Path(os.environ.get("AGENT_ENV_TAU2_RETAIL") or REPOSITORY.parent / "shared" / "data" / "tau2-retail")
@@ -157,15 +159,12 @@ async def opened(bundle: Bundle) -> AsyncGenerator[EnvSession]:
         yield session
 
 
-def changes(before: Any, after: Any, path: str = "") -> Iterator[list[Any]]:
-    """Every place in which two JSON values differ, as the reference effects have them: what is not there is None."""
-    if before == after:
-        return
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted(before.keys() | after.keys()):
-            yield from changes(before.get(key), after.get(key), f"{path}/{key}")
-    else:
-        yield [path, before, after]
+def changes(before: Any, after: Any) -> list[list[Any]]:
+    """Where two states differ, as the reference effects have it: a list as a whole, and None for what is not there."""
+    return [
+        [change.path, *(None if side is MISSING else side for side in (change.before, change.after))]
+        for change in differences(before, after, lists=Lists.WHOLE)
+    ]
 
 
 def text_of_prompt(bundle: Bundle, task_id: str) -> str:
@@ -264,7 +263,7 @@ def test_the_licence_goes_with_the_data(write: Write, tmp_path: Path) -> None:
 
 def test_with_a_model_as_the_customer_a_task_is_a_conversation(write: Write, tmp_path: Path) -> None:
     """The model is told the brief; which one it is, the environment says."""
-    root = import_tau2(write(checkout()), tmp_path / "bundle", user=Customer.MODEL).root
+    root = import_tau2(write(checkout()), tmp_path / "bundle", user="model").root
     bundle = load_bundle(root)
     step = next(step for step in bundle.task("1").steps if isinstance(step, Prompt))
     assert isinstance(step.source, Conversation)
@@ -278,6 +277,7 @@ def test_with_a_model_as_the_customer_a_task_is_a_conversation(write: Write, tmp
     assert "Why you write: You want 1.\n" in told
     assert customer.stop in told
     assert validate_bundle(root) == []
+    assert "`CUSTOMER_BASE_URL`" in (root / "README.md").read_text()
 
 
 def test_the_package_has_the_tools_of_the_retail_bundle() -> None:
@@ -526,15 +526,15 @@ async def test_the_tools_are_the_reference_ones_by_name_parameter_and_type(real:
 @needs_real_data
 async def test_the_reference_calls_leave_the_reference_effects_with_the_same_answers(real: Bundle) -> None:
     """Of every train task, through the Episode API; over all tasks as many are refused as are by design."""
-    database, effects = real_file("db.json"), real_file("gold_effects_train.json")
+    effects = real_file("gold_effects_train.json")
     refused = 0
     for task in real.tasks.values():
         (gold,) = task.gold or ()
-        async with open_episode(task) as episode:
+        async with open_universe(real.envs["store"].universe) as start, open_episode(task) as episode:
             turn = await episode.start()
             assert turn is not None
             answers = [await turn.call(call.tool, call.arguments) for call in gold.calls]
-            left = list(changes(database, episode.view.state("store")))
+            left = changes(start.state, episode.view.state("store"))
         refused += sum(answer.is_error for answer in answers)
         if task.id not in effects:
             continue
@@ -549,12 +549,29 @@ async def test_the_reference_calls_leave_the_reference_effects_with_the_same_ans
 
 
 @needs_real_data
+async def test_the_reference_calls_score_one_and_doing_nothing_zero_where_anything_is_to_be_done(real: Bundle) -> None:
+    """Where nothing changes and nothing must be said, doing nothing is right."""
+    effects = real_file("gold_effects_train.json")
+    found = await rehearse(real)
+    assert (found.played, found.problems) == (114, [])
+    idle = {
+        task.id
+        for task in real.select("train")
+        if not effects[task.id]["changes"] and not any(step.id == "told" for step in task.steps)
+    }
+    assert set(found.constant) & effects.keys() == idle
+    writes = ("cancel_", "modify_", "return_", "exchange_")
+    for task_id in set(found.constant) - idle:
+        (gold,) = real.task(task_id).gold or ()
+        assert not any(call.tool.startswith(writes) for call in gold.calls), task_id
+
+
+@needs_real_data
 async def test_doing_nothing_leaves_the_real_store_as_it_was(real: Bundle) -> None:
     """A private copy of the database, value for value."""
-    database = real_file("db.json")
     async with open_episode(real.task("0")) as episode:
         assert await episode.start() is not None
-        assert not list(changes(database, episode.view.state("store")))
+        assert episode.view.state("store") == real_file("db.json")
 
 
 @needs_real_data

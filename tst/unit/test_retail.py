@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ import pytest
 
 from agent_env.bundle import Bundle, PythonRef, Task, load_bundle, validate_bundle
 from agent_env.envs import EnvSession, ToolAnswer, open_env
-from agent_env.episode import open_episode
+from agent_env.episode import open_episode, play
+from agent_env.episode.rehearsal import rehearse
+from agent_env.universe import Lists, differences, open_universe
+from agent_env.verify.reward import reward_of
 
 BUNDLE = Path(__file__).parents[2] / "bundles" / "retail"
 WRITES = {
@@ -142,6 +146,13 @@ def small_shop(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return load_bundle(root)
 
 
+@pytest.fixture
+async def stack() -> AsyncGenerator[AsyncExitStack]:
+    """What a test opens for as long as it lasts."""
+    async with AsyncExitStack() as opened_here:
+        yield opened_here
+
+
 @asynccontextmanager
 async def opened(bundle: Bundle) -> AsyncGenerator[EnvSession]:
     """The store, open on the bundle's first task."""
@@ -149,20 +160,9 @@ async def opened(bundle: Bundle) -> AsyncGenerator[EnvSession]:
         yield session
 
 
-def changes(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Every place in which two JSON values differ; what is not there is None."""
-    if before == after:
-        return
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted(before.keys() | after.keys()):
-            yield from changes(before.get(key), after.get(key), f"{path}/{key}")
-    else:
-        yield path, before, after
-
-
-def plain(state: Any) -> Any:
-    """A state as plain JSON values."""
-    return json.loads(json.dumps(state))
+def changes(before: Any, after: Any) -> list[tuple[str, Any]]:
+    """What is there in the second state, by path, where the two differ; a list counts as a whole."""
+    return [(change.path, change.after) for change in differences(before, after, lists=Lists.WHOLE)]
 
 
 @asynccontextmanager
@@ -267,9 +267,12 @@ def test_every_tool_is_used_and_every_write_is_to_be_refused_somewhere(bundle: B
         }
 
 
-async def test_every_gold_call_is_answered_and_changes_what_is_the_customers(bundle: Bundle, database: Any) -> None:
+async def test_every_gold_call_is_answered_and_changes_what_is_the_customers(
+    bundle: Bundle, database: Any, stack: AsyncExitStack
+) -> None:
     """Only looking for an old email address is refused. What changes belongs to the customer, and its sums are right."""
     statuses: set[str] = set()
+    start = await stack.enter_async_context(open_universe(bundle.envs["store"].universe))
     for task in (*bundle.select("train"), *bundle.select("test")):
         user = database["users"][task.params["user_id"]]
         own = (f"/users/{user['user_id']}/", *(f"/orders/{order_id}/" for order_id in user["orders"]))
@@ -277,7 +280,7 @@ async def test_every_gold_call_is_answered_and_changes_what_is_the_customers(bun
         async with gold_played(task) as (answers, state):
             refused = [tool for tool, answer in zip(calls, answers, strict=True) if answer.is_error]
             assert refused in ([], ["find_user_id_by_email"]), task.id
-            changed = [path for path, *_ in changes(database, state)]
+            changed = [path for path, _ in changes(start.state, state)]
             assert all(path.startswith(own) for path in changed), task.id
             assert bool(changed) == bool(WRITES & set(calls)), task.id
             methods = state["users"][user["user_id"]]["payment_methods"].values()
@@ -297,14 +300,57 @@ async def test_doing_nothing_changes_nothing(bundle: Bundle, database: Any) -> N
     for task in list(bundle.tasks.values())[::40]:
         async with open_episode(task) as episode:
             assert await episode.start() is not None
-            assert not list(changes(database, episode.view.state("store")))
+            assert episode.view.state("store") == database
+
+
+@pytest.mark.parametrize("split", ["train", "test", "talk-train", "talk-test"])
+async def test_gold_scores_one_and_doing_nothing_zero(bundle: Bundle, split: str) -> None:
+    """In every task, of one turn and of several: none is right as it is."""
+    tasks = bundle.select(split)
+    found = await rehearse(bundle, tasks)
+    assert (found.played, found.problems, found.constant) == (len(tasks), [], [])
+    for task in tasks[::20]:
+        result = await play(task, lambda turn: {"role": "assistant", "content": "I am sorry."})
+        assert reward_of(result, bundle.reward) == 0.0, task.id
+
+
+async def test_what_must_be_said_is_a_gate(bundle: Bundle) -> None:
+    """The right calls without the answer to what was asked score nothing."""
+    task = bundle.task("cancel-test-1")
+    (gold,) = task.gold or ()
+    async with open_episode(task) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        for call in gold.calls:
+            await turn.call(call.tool, call.arguments)
+        await turn.end({"role": "assistant", "content": "It is cancelled."})
+        result = await episode.result()
+    assert (result.scores["db"].value, result.scores["told"].value) == (1.0, 0.0)
+    assert reward_of(result, bundle.reward) == 0.0
+
+
+async def test_more_than_what_was_asked_for_scores_nothing_and_is_named(bundle: Bundle) -> None:
+    """The explanation says which record differs."""
+    task = bundle.task("address-order-test-1")
+    (gold,) = task.gold or ()
+    async with open_episode(task) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        for call in gold.calls:
+            await turn.call(call.tool, call.arguments)
+        await turn.call("modify_user_address", {"user_id": task.params["user_id"], **ADDRESS})
+        await turn.end({"role": "assistant", "content": "It is done."})
+        result = await episode.result()
+    assert result.scores["db"].value == 0.0
+    assert f"/users/{task.params['user_id']}/address" in result.scores["db"].explanation
 
 
 # The conversations.
 
 
-async def test_a_good_clerk_and_the_customer_come_to_an_end_together(bundle: Bundle, database: Any) -> None:
+async def test_a_good_clerk_and_the_customer_come_to_an_end_together(bundle: Bundle, stack: AsyncExitStack) -> None:
     """The clerk's gold turns answer what the scripted customer says, and leave what the case of one turn leaves."""
+    start = await stack.enter_async_context(open_universe(bundle.envs["store"].universe))
     for task in bundle.select("talk-test"):
         assert task.gold is not None
         said: list[str] = []
@@ -316,9 +362,9 @@ async def test_a_good_clerk_and_the_customer_come_to_an_end_together(bundle: Bun
                 answers = [await turn.call(call.tool, call.arguments) for call in gold.calls]
                 assert all(answer.is_error is (answer.text == NOT_FOUND) for answer in answers), task.id
                 if gold is task.gold[-1]:
-                    left = list(changes(database, episode.view.state("store")))
+                    left = changes(start.state, episode.view.state("store"))
                     async with gold_played(bundle.task(task.id.removeprefix("talk-"))) as (_, state):
-                        assert left == list(changes(database, state)), task.id
+                        assert left == changes(start.state, state), task.id
                 turn = await turn.end({"role": "assistant", "content": gold.reply})
             assert turn is None, task.id
         script = task.params["script"]
@@ -466,10 +512,10 @@ async def test_calculating_takes_arithmetic_and_nothing_else(
 async def left_by(shop: Bundle, tool: str, **arguments: Any) -> dict[str, Any]:
     """What a call changes, by path; it must not be refused."""
     async with opened(shop) as session:
-        before = plain(session.state)
+        before = deepcopy(session.state)
         answer = await session.call(tool, arguments)
         assert not answer.is_error, answer.text
-        return {path: after for path, _, after in changes(before, plain(session.state))}
+        return dict(changes(before, session.state))
 
 
 def entry(kind: str, amount: float, method: str) -> dict[str, Any]:
@@ -497,7 +543,7 @@ async def test_an_order_that_was_paid_anew_gives_back_what_was_paid_and_nothing_
         assert not (await shop.call("modify_pending_order_payment", changed)).is_error
         assert (await shop.call("modify_pending_order_payment", {**changed, "payment_method_id": "wallet_1"})).is_error
         assert not (await shop.call("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"})).is_error
-        state = plain(shop.state)
+        state = deepcopy(shop.state)
     assert state["users"]["ann_lee_1"]["payment_methods"]["gift_card_2"]["balance"] == 500.0
     assert state["orders"]["#W1"]["payment_history"][3:] == [entry("refund", 120.4, "gift_card_2")]
 
@@ -639,11 +685,11 @@ async def test_what_the_shop_does_not_do_is_refused_and_changes_nothing(
 ) -> None:
     """In a sentence that says why; nothing is half done."""
     async with opened(small_shop) as shop:
-        before = plain(shop.state)
+        before = deepcopy(shop.state)
         refused = await shop.call(tool, arguments)
         assert refused.is_error
         assert said in refused.text
-        assert plain(shop.state) == before
+        assert shop.state == before
 
 
 @pytest.mark.parametrize(
@@ -674,9 +720,9 @@ async def test_what_can_be_done_once_is_refused_the_second_time(
     """Items are replaced, exchanged or returned in one call."""
     async with opened(small_shop) as shop:
         assert not (await shop.call(*first)).is_error
-        before = plain(shop.state)
+        before = deepcopy(shop.state)
         assert (await shop.call(*then)).is_error
-        assert plain(shop.state) == before
+        assert shop.state == before
 
 
 async def test_an_order_whose_items_were_replaced_can_still_go_elsewhere(small_shop: Bundle) -> None:

@@ -319,11 +319,12 @@ class Store(Env):
         return "Transfer successful"
 
     def _each(self, table: str) -> Iterator[tuple[str, Record]]:
-        """Yield the records of a table with their ids, to look at and not to change.
-
-        Of a copy: a record that the state itself is asked for becomes the episode's own, and stays in memory with it.
-        """
-        records = deepcopy(self.state[table])
+        """Yield the records of a table with their ids, to look at and not to change."""
+        records: dict[str, Record] = self.state[table]
+        if type(records) is not dict:
+            # A large table is made the episode's own record by record, as each is asked for. A copy of it is as cheap as
+            # it was, and what is asked of the copy does not stay in memory with the state.
+            records = deepcopy(records)
         for record_id in records:
             yield record_id, records[record_id]
 
