@@ -10,6 +10,7 @@
     │   └── SandboxLostError     a sandbox is gone, or no longer does what it is told
     ├── SandboxUnavailableError  this machine cannot make such a sandbox; the message says the fix
     ├── ModelServerError       a model's endpoint cannot be reached, or answers badly
+    │   └── ContextOverflowError a conversation does not fit the model's context any more
     ├── ToolError              a tool refuses: an answer to the model, never a failure
     ├── EpisodeError           an episode cannot go on
     │   ├── EpisodeStateError    a call that does not fit the episode's state
@@ -31,6 +32,7 @@ from pathlib import Path
 __all__ = [
     "AgentEnvError",
     "BundleError",
+    "ContextOverflowError",
     "EngineError",
     "EnvBrokenError",
     "EpisodeError",
@@ -118,6 +120,10 @@ class SandboxUnavailableError(AgentEnvError):
 
 class ModelServerError(AgentEnvError):
     """A model's endpoint cannot be reached, refuses, or answers badly."""
+
+
+class ContextOverflowError(ModelServerError):
+    """The conversation does not fit the model's context any more."""
 
 
 class ToolError(AgentEnvError):

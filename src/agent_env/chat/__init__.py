@@ -5,8 +5,7 @@ keeps them. The SDK that speaks to endpoints is imported when the first question
 """
 
 from agent_env.chat.client import Chat, check_model, complete, open_chat
-from agent_env.chat.faults import ContextOverflowError
 from agent_env.chat.reply import ChatReply, ChatUsage
 from agent_env.chat.wire import ToolLike
 
-__all__ = ["Chat", "ChatReply", "ChatUsage", "ContextOverflowError", "ToolLike", "check_model", "complete", "open_chat"]
+__all__ = ["Chat", "ChatReply", "ChatUsage", "ToolLike", "check_model", "complete", "open_chat"]

@@ -19,10 +19,10 @@ import anyio.to_thread
 
 from agent_env._optional import require
 from agent_env.bundle import ModelSpec
-from agent_env.chat.faults import ChatFaultError, ContextOverflowError
+from agent_env.chat.faults import ChatFaultError
 from agent_env.chat.reply import ChatReply, read_reply
 from agent_env.chat.wire import ToolLike, request_body
-from agent_env.errors import ModelServerError, UsageError
+from agent_env.errors import ContextOverflowError, ModelServerError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.chat._sdk import Endpoints, RawAnswer

@@ -11,9 +11,8 @@ from typing import Any, cast
 
 from agent_env.bundle import ModelSpec
 from agent_env.chat._text import one_line
-from agent_env.errors import ModelServerError
 
-__all__ = ["ChatFaultError", "ContextOverflowError", "status_fault", "timeout_fault", "unreachable_fault"]
+__all__ = ["ChatFaultError", "status_fault", "timeout_fault", "unreachable_fault"]
 
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size|maximum context length|context (size|window|length) (limit )?(is |was )?exceeded"
@@ -21,10 +20,6 @@ _OVERFLOW = re.compile(
     re.IGNORECASE,
 )
 _FILTER = re.compile(r"content_filter|content_policy_violation", re.IGNORECASE)
-
-
-class ContextOverflowError(ModelServerError):
-    """The conversation does not fit the model's context any more."""
 
 
 class ChatFaultError(Exception):

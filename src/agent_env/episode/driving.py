@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
-from agent_env.chat import ContextOverflowError
 from agent_env.envs import ToolAnswer, parse_arguments
 from agent_env.episode._episode import Episode, Turn
 from agent_env.episode.player_turn import PlayerTurn
-from agent_env.episode.players import Player
-from agent_env.errors import EpisodeFailedError, ToolError, UsageError
+from agent_env.errors import ContextOverflowError, EpisodeFailedError, ToolError, UsageError
 from agent_env.outcome import CutReason, EpisodeResult
 from agent_env.verify import Message, ToolCall
 
-__all__ = ["drive"]
+__all__ = ["Player", "drive"]
+
+Player = Callable[[PlayerTurn], Message | Awaitable[Message]]
+"""Says the next message: one with `tool_calls` is answered, one without ends the turn."""
 
 
 async def drive(episode: Episode, player: Player, *, max_messages: int = 200) -> EpisodeResult:

@@ -13,7 +13,8 @@ import pytest
 
 from agent_env import ModelServerError, UsageError
 from agent_env.bundle import ModelSpec
-from agent_env.chat import ContextOverflowError, complete
+from agent_env import ContextOverflowError
+from agent_env.chat import complete
 
 HELLO = [{"role": "user", "content": "Hello."}]
 KEY = "sk-secret-0123456789"

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_env import Message, PlayerTurn, load_bundle, play, resolve_reward
-from agent_env.episode.gold import gold_player
+from agent_env import Message, PlayerTurn, gold_player, load_bundle, play, resolve_reward
 
 BUNDLE = load_bundle(Path(__file__).parent.parent)
 REWARD = resolve_reward(BUNDLE, None, BUNDLE.tasks.values())
