@@ -94,6 +94,14 @@ async def test_the_folder_and_exported_variables_are_kept(open_env: OpenEnv) -> 
     assert answers[4:] == ["gone", "/home/agent"]
 
 
+@pytest.mark.parametrize("end", ["exit 3", "set -e; false", "set -u; echo $nope", "trap 'echo mine' EXIT"])
+async def test_they_are_kept_however_the_command_ends(open_env: OpenEnv, end: str) -> None:
+    """When its shell ends by itself."""
+    async with open_env() as session:
+        await bash(session, f"cd /tmp; export X=1; {end}")
+        assert await said(session, "pwd; echo $X") == ["/tmp\n1"]
+
+
 @pytest.mark.parametrize(
     ("command", "answer"),
     [
