@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agent_env.universe import StateChanges
+
 __all__ = ["EnvSession", "ToolAnswer", "ToolSpec"]
 
 
@@ -62,6 +64,14 @@ class EnvSession(Protocol):
     @property
     def state(self) -> Any:
         """The private copy of the universe as the episode has left it: what verifiers read."""
+        ...
+
+    async def changes(self) -> StateChanges | None:
+        """Return what the episode changed in the universe so far; None where there is no universe of its own to compare with.
+
+        Raises:
+            UniverseError: When that cannot be told.
+        """
         ...
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:

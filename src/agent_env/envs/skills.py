@@ -11,6 +11,7 @@ from anyio import to_thread
 from agent_env.bundle import Skill, names_or_closest
 from agent_env.envs.contract import ToolAnswer, ToolSpec
 from agent_env.envs.result_text import clean_text
+from agent_env.universe import StateChanges
 
 __all__ = ["READ_SKILL", "SkillShelf", "skills_text"]
 
@@ -55,6 +56,10 @@ class SkillShelf:
     @property
     def state(self) -> Any:
         """There is none."""
+        return None
+
+    async def changes(self) -> StateChanges | None:
+        """There is nothing to change."""
         return None
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:

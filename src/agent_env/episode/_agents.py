@@ -85,9 +85,10 @@ class OtherAgent:
         return None
 
     async def _turn(self, heard: str) -> Message | None:
-        self._hear(heard)
+        new = self._hear(heard)
         for _ in range(self.agent.spec.max_messages):
-            message = await self._say()
+            message = await self._say(new)
+            new = {}
             if message is None:
                 return None
             calls = message.get("tool_calls") or []
@@ -98,19 +99,23 @@ class OtherAgent:
         what = f"agent '{self.agent.name}' said {self.agent.spec.max_messages} messages and was not done"
         raise StepFailedError(FailureKind.AGENT, f"{what}: raise its max_messages, or its script goes in a circle")
 
-    def _hear(self, heard: str) -> None:
+    def _hear(self, heard: str) -> dict[str, Any]:
+        """Take in what the other side said; return what of it is new, for the run."""
+        new: dict[str, Any] = {}
         system = self.agent.shown_system_prompt
         if system and system != self._system:
-            self._system = system
+            self._system = new["system_prompt"] = system
             self._messages.append(Message(role="system", content=system))
         if heard or self._turns:
+            new["heard"] = heard
             self._messages.append(Message(role="user", content=heard))
         self._heard = heard
         self._turns += 1
+        return new
 
-    async def _say(self) -> Message | None:
+    async def _say(self, new: Mapping[str, Any]) -> Message | None:
         began = perf_counter()
-        more: dict[str, Any] = {}
+        more = dict(new)
         model = self.agent.spec.model
         if model is None:
             message = await self._scripted()
@@ -121,7 +126,7 @@ class OtherAgent:
                 raise StepFailedError(FailureKind.MODEL_SERVER, f"agent '{self.agent.name}': {exc}") from exc
             message = cast("Message", reply.message)
             usage = None if reply.usage is None else asdict(reply.usage)
-            more = {"model": reply.model, "usage": usage, "finish_reason": reply.finish_reason}
+            more |= {"model": reply.model, "usage": usage, "finish_reason": reply.finish_reason}
         if message is None:
             return None
         self._messages.append(message)

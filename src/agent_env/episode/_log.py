@@ -177,6 +177,10 @@ class EpisodeLog:
         """The trainer ends the episode."""
         self._tell(EventKind.CUT, {"reason": str(reason)})
 
+    def state(self, env: str, data: Mapping[str, Any]) -> None:
+        """What the agents left of an env's universe: its changes, or the `error` that kept them from being told."""
+        self._tell(EventKind.STATE, {"env": env, **data})
+
     def skipped(self, skipped: Skipped) -> None:
         """A verifier was left out."""
         self.left_out[skipped.step] = skipped

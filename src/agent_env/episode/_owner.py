@@ -32,6 +32,7 @@ from agent_env.episode._calling import failed, raise_if_ours
 from agent_env.episode._core import Agent, Core
 from agent_env.episode._gold_state import wanted_state
 from agent_env.episode._turns import Agents, Turns, fail, render, within
+from agent_env.episode.sink import NullSink
 from agent_env.errors import EnvBrokenError, UniverseError, UsageError
 from agent_env.outcome import FailureKind, Skipped
 from agent_env.sandbox import Sandbox
@@ -77,7 +78,7 @@ def _asks_models(core: Core) -> bool:
 
 
 class _Steps:
-    __slots__ = ("_agents", "_bundle", "_core", "_log", "_shelves", "_stack", "_turns")
+    __slots__ = ("_agents", "_bundle", "_core", "_has_kept_states", "_log", "_shelves", "_stack", "_turns")
 
     def __init__(self, core: Core, stack: AsyncExitStack) -> None:
         self._core = core
@@ -85,6 +86,7 @@ class _Steps:
         self._bundle = core.task.bundle
         self._stack = stack
         self._agents = Agents()
+        self._has_kept_states = False
         self._shelves: dict[str, SkillShelf] = {}
         self._turns = Turns(core, self._agents)
 
@@ -92,6 +94,8 @@ class _Steps:
         steps = self._core.task.steps
         last_prompt = max((at for at, step in enumerate(steps) if isinstance(step, Prompt)), default=-1)
         for at, step in enumerate(steps):
+            if at > last_prompt and isinstance(step, Verify):
+                await self._keep_states()
             # After a cut no agent is prompted, and what only leads up to a prompt is left out with it.
             leads_up = isinstance(step, Prompt) or (isinstance(step, RunPython) and at < last_prompt)
             if self._core.cut is not None and leads_up:
@@ -158,6 +162,20 @@ class _Steps:
         if not result.is_ok:
             message = f"the command of step '{step.id}' ended with {result.exit_code}"
             raise StepFailedError(FailureKind.RUN_STEP, message, how_it_ended(result))
+
+    async def _keep_states(self) -> None:
+        """Record what the agents left of each universe, once: before the first verifier after the last prompt."""
+        if self._has_kept_states or isinstance(self._core.sink, NullSink):
+            return
+        self._has_kept_states = True
+        for name, session in self._core.envs.items():
+            try:
+                changes = await session.changes()
+            except UniverseError as exc:
+                self._log.state(name, {"error": " ".join(str(exc).split())})
+                continue
+            if changes is not None:
+                self._log.state(name, changes.as_json())
 
     async def _verify(self, step: Verify, timeout_s: float) -> None:
         means = VerifyMeans(

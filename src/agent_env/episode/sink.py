@@ -34,7 +34,8 @@ class EventKind(StrEnum):
     ANSWER = "answer"
     """What the call came to (`call_id`, `tool`, `text`, `is_error`, `ends_turn`, `content`, `duration_s`)."""
     AGENT_SAID = "agent_said"
-    """An agent that is not the played one said something (`agent`, `message`, `duration_s`; of a model also `model`, `usage`)."""
+    """An agent that is not the played one said something (`agent`, `message`, `duration_s`; the first time in a
+    turn of its own `heard`, and `system_prompt` where it is new; of a model also `model`, `usage`, `finish_reason`)."""
     AGENT_CALLED = "agent_called"
     """Such an agent called a tool (`agent`, `call_id`, `tool`, `arguments`, `text`, `is_error`, `duration_s`)."""
     TURN_ENDED = "turn_ended"
@@ -43,7 +44,7 @@ class EventKind(StrEnum):
     """The trainer ended the episode (`reason`)."""
     STATE = "state"
     """What the agents left of an env's universe (`env`, `changes`: a list of `path`, `before`, `after`; `left_out`: how many
-    more there are). Before the verifiers that come after the last prompt."""
+    more there are; or `error`: why they cannot be told). Before the verifiers that come after the last prompt."""
     SCORE = "score"
     """A verifier scored (`value`, `explanation`, `metrics`; of a judge also `judge`: `prompt`, `answers`, `model`, `usage`)."""
     SKIPPED = "skipped"

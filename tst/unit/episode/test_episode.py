@@ -344,7 +344,7 @@ async def test_everything_is_recorded_as_it_happens(make_task: MakeTask, sink: A
     assert (sink.header.bundle_name, sink.header.params) == ("counting", {"goal": 3})
     kinds = [str(event.kind) for event in sink.events if "step" not in event.kind]
     answered = ["call", "answer"]
-    assert kinds == ["turn_started", "message", *answered, *answered, "turn_ended", "score"]
+    assert kinds == ["turn_started", "message", *answered, *answered, "turn_ended", "state", "score"]
     call, answer = sink.of("call")[0], sink.of("answer")[0]
     assert call.data == {"call_id": "x", "tool": "add", "arguments": {"by": 1}, "raw": '{"by":1}'}
     assert (answer.data["call_id"], answer.data["text"], answer.turn, answer.step) == ("x", "1", 0, "prompt")

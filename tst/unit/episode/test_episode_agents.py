@@ -281,3 +281,37 @@ def test_a_skill_that_cannot_be_shown_is_a_problem(make_task: MakeTask, deploy: 
     with pytest.raises(BundleError) as caught:
         make_task(steps, files={"skills/sums/SKILL.md": text})
     assert says in str(caught.value)
+
+
+async def test_the_run_keeps_what_was_left_of_the_universe(make_task: MakeTask, sink: Any) -> None:
+    """One event for each env, before the verifiers: what they do to the state does not count."""
+    spoil = "episode.state()['count'] = 99\nreturn 1"
+    task = make_task(verifiers={"spoil": spoil})
+    async with open_episode(task, sink=sink) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        await turn.call("add", {"by": 2})
+        await turn.end()
+        await episode.result()
+    (state,) = sink.of("state")
+    assert state.data == {"env": "counter", "changes": [{"path": "/count", "before": 0, "after": 2}]}
+    kinds = [event.kind for event in sink.events]
+    assert kinds.index("state") < kinds.index("score")
+
+
+async def test_a_state_that_is_no_json_is_told_and_fails_nothing(make_task: MakeTask, sink: Any) -> None:
+    """The run says why it could not be kept; the episode is scored all the same."""
+    task = make_task(
+        [
+            {"deploy_env": "counter"},
+            {"deploy_agent": "clerk"},
+            {"run": {"python": "scripts/spoil.py:spoil"}},
+            {"prompt": "x"},
+            {"verify": {"python": "verifiers/counted.py"}},
+        ],
+        files={"scripts/spoil.py": "def spoil(episode):\n    episode.state()['seen'] = {1, 2}\n"},
+    )
+    result = await answered(task, sink)
+    assert result.outcome is Outcome.COMPLETED
+    (state,) = sink.of("state")
+    assert "/seen" in state.data["error"]
