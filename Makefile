@@ -4,7 +4,7 @@ VENV := .venv
 TINKER := .venv-tinker
 BIN := $(VENV)/bin
 TBIN := $(TINKER)/bin
-SOURCES := $(shell find src -type f -not -name '*.pyc') pyproject.toml
+SOURCES := $(shell find -L src -type f -not -name "*.pyc") pyproject.toml
 
 # The trainer's own pins: the package does not depend on them.
 # Another cookbook, in a venv of its own: make tinker-test TINKER=.venv-other COOKBOOK='tinker-cookbook @ git+https://...'

@@ -314,4 +314,4 @@ async def test_a_state_that_is_no_json_is_told_and_fails_nothing(make_task: Make
     result = await answered(task, sink)
     assert result.outcome is Outcome.COMPLETED
     (state,) = sink.of("state")
-    assert "/seen" in state.data["error"]
+    assert "a set is no JSON value" in state.data["error"]
