@@ -25,5 +25,10 @@ async def in_thread(function: Callable[[], T], *, what: str) -> T:
         what: What it does, for the log.
     """
     doing = asyncio.create_task(to_thread.run_sync(function), name=what)
-    await wait_until_done(doing, grace_s=_GRACE_S, what=what)
+    try:
+        await wait_until_done(doing, grace_s=_GRACE_S, what=what)
+    except asyncio.CancelledError:
+        if doing.done() and not doing.cancelled():
+            doing.exception()  # of no interest any more
+        raise
     return await doing

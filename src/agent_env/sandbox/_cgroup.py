@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agent_env.bundle import SandboxSpec
+from agent_env.sandbox._guard import Guard
 from agent_env.sandbox._place import is_alive
 
 __all__ = ["ControlGroups", "limits"]
@@ -27,7 +27,7 @@ _BESIDES = 2
 _REMOVE_S = 2.0
 _PREFIX = "agent-env-"
 
-_guard = threading.Lock()
+_guard = Guard()
 _found: list[ControlGroups | None] = []
 
 

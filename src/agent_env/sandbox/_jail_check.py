@@ -7,12 +7,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 from agent_env.errors import SandboxUnavailableError
+from agent_env.sandbox._guard import Guard
 from agent_env.sandbox._jail import Jail, jail_command
 from agent_env.sandbox._launch import COMPILE, PYTHON_OPTIONS, sources
 from agent_env.sandbox._place import base_dir
@@ -24,7 +24,7 @@ _TRY_S = 30.0
 _IMPORTS = "import _ctypes,_signal,resource,select\n"
 """What a Python must have to be the first process; some are built without."""
 
-_guard = threading.Lock()
+_guard = Guard()
 _found: tuple[Jail, bytes] | None = None
 
 

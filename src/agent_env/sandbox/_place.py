@@ -12,7 +12,6 @@ import os
 import shutil
 import stat
 import subprocess
-import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from typing import IO
 
 from agent_env._locking import HeldError, hold
 from agent_env.errors import SandboxUnavailableError
+from agent_env.sandbox._guard import Guard
 
 __all__ = ["Owner", "base_dir", "base_token", "is_alive", "remove_left_over", "remove_tree", "sandbox_folder"]
 
@@ -51,7 +51,7 @@ class Owner:
         return self.path.name
 
 
-_guard = threading.Lock()
+_guard = Guard()
 _owner: Owner | None = None
 
 

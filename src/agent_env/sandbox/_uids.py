@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from agent_env.errors import SandboxUnavailableError
+from agent_env.sandbox._guard import Guard
 
 __all__ = ["free_range", "leased_uid"]
 
@@ -23,7 +23,7 @@ _RANGES = ((1_900_000_000, 65_536), (60_578, 606))
 """Where no user is by the conventions of Linux distributions and systemd: above the last container, and between the users
 of a machine and systemd's own. The second is for a container, which may have the first 65,536 ids only."""
 
-_guard = threading.Lock()
+_guard = Guard()
 _taken: set[int] = set()
 _locks: IO[bytes] | None = None
 _pid = 0

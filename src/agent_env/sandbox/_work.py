@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ async def work_folder(files: Path | None, folder: Path, *, uid: int | None) -> A
     work = folder / "work" if files is None else files
     if files is None:
         work.mkdir(mode=0o700)
+    modes = {path: path.stat().st_mode for path in (work, work.parent)}
     try:
         if uid is not None and files is None:
             os.chown(work, uid, uid)
@@ -46,7 +48,8 @@ async def work_folder(files: Path | None, folder: Path, *, uid: int | None) -> A
             _check_way(work)
         yield work
     finally:
-        end = partial(remove_tree, work) if files is None else partial(_take_back, work, uid is not None)
+        is_lent = uid is not None
+        end = partial(remove_tree, work) if files is None else partial(_take_back, work, modes if is_lent else None)
         await in_thread(end, what=f"taking {work} back from a sandbox")
 
 
@@ -67,14 +70,22 @@ def _check_way(work: Path) -> None:
             )
 
 
-def _take_back(work: Path, is_lent: bool) -> None:  # noqa: FBT001 - a partial's argument
+def _take_back(work: Path, modes: Mapping[Path, int] | None) -> None:
+    """Make a folder ours, and readable, whatever a sandbox has made of it.
+
+    Args:
+        work: The folder.
+        modes: Where it was another user's, what it and the one above it could be used for before.
+    """
     changes = [("chmod", "-R", "u+rwX")]
-    if is_lent:
+    if modes is not None:
         changes.insert(0, ("chown", "-Rh", f"{os.geteuid()}:{os.getegid()}"))
     for change in changes:
         said = _change(work, change)
         if said:
             logger.error("%s: what a sandbox has left stays as it is: %s", work, said)
+    for path, mode in (modes or {}).items():
+        path.chmod(stat.S_IMODE(mode) | (stat.S_IRWXU if path == work else 0))
 
 
 def _change(work: Path, change: tuple[str, ...]) -> str:

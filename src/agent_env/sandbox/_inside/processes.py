@@ -12,7 +12,7 @@ else:
     import _signal
 
 __all__ = [
-    "CHILD_SUBREAPER", "DUMPABLE", "PDEATHSIG", "Process", "descendants", "kill", "kill_group", "memory_bytes", "name_of",
+    "CHILD_SUBREAPER", "DUMPABLE", "PDEATHSIG", "Process", "descendants", "kill", "kill_group", "listed", "memory_bytes", "name_of",
     "prctl", "running",
 ]  # fmt: skip
 
@@ -26,16 +26,23 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Process:
     """One line of `/proc`."""
 
-    __slots__ = ("parent", "session", "threads")
+    __slots__ = ("has_ended", "parent", "session", "threads")
 
-    def __init__(self, parent: int, session: int, threads: int) -> None:
+    def __init__(self, parent: int, session: int, threads: int, *, has_ended: bool) -> None:
         self.parent = parent
         self.session = session
         self.threads = threads
+        self.has_ended = has_ended
+        """Whether it only waits for its parent to ask how it ended; it counts as a process as long."""
 
 
 def running() -> dict[int, Process]:
     """Return the processes but this one that have not ended, by their id; none where there is no `/proc`."""
+    return {pid: process for pid, process in listed().items() if not process.has_ended}
+
+
+def listed() -> dict[int, Process]:
+    """Return all processes but this one, also those that have ended and are not yet gone."""
     found: dict[int, Process] = {}
     try:
         names = os.listdir("/proc")
@@ -46,8 +53,9 @@ def running() -> dict[int, Process]:
         if name.isdigit() and int(name) != here:
             # The command name in parentheses may hold anything: what follows the last one is countable.
             fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
-            if fields and fields[0] not in (b"Z", b"X"):
-                found[int(name)] = Process(int(fields[1]), int(fields[3]), int(fields[17]))
+            if fields:
+                ended = fields[0] in (b"Z", b"X")
+                found[int(name)] = Process(int(fields[1]), int(fields[3]), int(fields[17]), has_ended=ended)
     return found
 
 

@@ -25,6 +25,7 @@ from agent_env.sandbox._inside.processes import (
     descendants,
     kill,
     kill_group,
+    listed,
     memory_bytes,
     name_of,
     prctl,
@@ -309,7 +310,7 @@ class Supervisor:
         most = self._limits.processes
         if not most or not self._is_jail:
             return []
-        processes = running()
+        processes = listed()
         if len(processes) < most // 2 or sum(process.threads for process in processes.values()) < most * 7 // 8:
             return []
         self._end_all()
