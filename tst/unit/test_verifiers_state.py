@@ -19,8 +19,10 @@ from agent_env.envs import open_env
 from agent_env.episode import _gold_state
 from agent_env.episode._calling import call_env
 from agent_env.episode._gold_state import wanted_state
+from agent_env.universe import apply, open_universe, plain
 from agent_env.verify.function import StepFailedError
 from agent_env.verify.score import VerifyMeans, verify_step
+from agent_env.verify.state import LeftState, WantedState
 from agent_env.verify.view import EpisodeView
 
 SHOP = '''
@@ -112,17 +114,25 @@ class Shop:
         """What is scored after these calls."""
         step = Verify(id="state", verifier=self.verifier(**said))
         wanted = partial(wanted_state, self.task, timeout_s=timeout_s)
-        means = VerifyMeans(root=self.task.bundle.root, sandboxes={}, ask=None, wanted=wanted)
         async with open_env(self.env, task=self.task) as session:
             for name, arguments in calls:
                 await call_env(session, name, arguments)
+            left = LeftState(spec=self.env.universe, state=session.state, changes=session.changes)
+            root = self.task.bundle.root
+            means = VerifyMeans(root=root, sandboxes={}, ask=None, wanted=wanted, lefts={"shop": left})
             outcome = (await verify_step(step, view({"shop": session.state}), means, timeout_s=5)).outcome
         assert isinstance(outcome, Score)
         return outcome
 
+    async def made(self, timeout_s: float | None = 5) -> WantedState:
+        """What is kept of the state that the task wants."""
+        return await wanted_state(self.task, self.verifier(), timeout_s=timeout_s)
+
     async def wanted(self, timeout_s: float | None = 5) -> Any:
         """The state that the task wants."""
-        return (await wanted_state(self.task, self.verifier(), timeout_s=timeout_s)).value
+        made = await self.made(timeout_s)
+        async with open_universe(made.spec) as copy:
+            return plain(apply(made.changes, copy.state))
 
     @property
     def opened(self) -> int:
@@ -260,7 +270,7 @@ async def test_the_state_is_made_once_for_all_who_ask(make_shop: MakeShop) -> No
     """At the same time or later."""
     shop = make_shop()
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(shop.wanted()) for _ in range(50)]
+        tasks = [group.create_task(shop.made()) for _ in range(50)]
     assert (shop.opened, shop.closed) == (1, 1)
     assert len({id(task.result()) for task in tasks}) == 1
     await shop.wanted()
@@ -270,8 +280,8 @@ async def test_the_state_is_made_once_for_all_who_ask(make_shop: MakeShop) -> No
 def test_the_state_is_kept_for_the_process(make_shop: MakeShop) -> None:
     """The next event loop finds it."""
     shop = make_shop()
-    first = asyncio.run(shop.wanted())
-    assert asyncio.run(shop.wanted()) is first
+    first = asyncio.run(shop.made())
+    assert asyncio.run(shop.made()) is first
     assert shop.opened == 1
 
 

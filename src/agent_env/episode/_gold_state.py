@@ -8,10 +8,11 @@ still waits.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -25,15 +26,14 @@ from agent_env.envs import EnvSession, open_env
 from agent_env.episode._calling import call_env, failed, raise_if_ours
 from agent_env.errors import UniverseError
 from agent_env.outcome import FailureKind
-from agent_env.universe import open_universe
 from agent_env.verify.function import StepFailedError
 from agent_env.verify.own_time import OwnTime
-from agent_env.verify.state import WantedState, keep_state
+from agent_env.verify.state import WantedState
 
 __all__ = ["KeptStates", "wanted_state"]
 
 _KEPT_BYTES = 256 * 2**20
-"""Bytes of wanted states that a process keeps, about."""
+"""Bytes of wanted states that a process keeps, about: each is what the calls change."""
 _AT_ONCE = 8
 """Wanted states that a loop makes at once: each opens an env of its own."""
 _GRACE_S = 30.0
@@ -53,6 +53,8 @@ async def wanted_state(task: Task, verifier: StateVerifier, *, timeout_s: float 
     Raises:
         StepFailedError: When the env cannot be opened or breaks, the universe cannot be read, or it takes too long.
     """
+    if isinstance(verifier.wanted, UniverseSpec):
+        return WantedState(spec=verifier.wanted)
     key = await _key(task, verifier)
     kept = _kept.get(key)
     if kept is not None:
@@ -151,14 +153,15 @@ _WHAT = "making the state that it is compared with: "
 
 
 async def _make(task: Task, verifier: StateVerifier) -> WantedState:
-    wanted = verifier.wanted
-    if isinstance(wanted, UniverseSpec):
-        async with open_universe(wanted) as copy:
-            return await keep_state(copy.state)
     spec = task.bundle.envs[verifier.env]
     async with open_env(spec, task=task) as session:
         await _do_calls(session, _calls(task, verifier), has_others=len(task.bundle.envs) > 1)
-        return await keep_state(session.state)
+        changes = await session.changes()
+    if changes is None:
+        raise UniverseError(f"env '{verifier.env}' has no universe of its own to compare")
+    if not changes.is_whole:
+        raise UniverseError(f"the calls change more in env '{verifier.env}' than can be kept to compare with")
+    return WantedState(spec=spec.universe, changes=changes)
 
 
 def _calls(task: Task, verifier: StateVerifier) -> tuple[GoldCall, ...]:
@@ -185,9 +188,9 @@ async def _do_calls(session: EnvSession, calls: Iterable[GoldCall], *, has_other
 
 async def _key(task: Task, verifier: StateVerifier) -> bytes:
     """Return what differs where the state may differ."""
-    spec = verifier.wanted if isinstance(verifier.wanted, UniverseSpec) else task.bundle.envs[verifier.env].universe
-    calls = None if isinstance(verifier.wanted, UniverseSpec) else _calls(task, verifier)
-    parts = [str(task.bundle.root), task.id, verifier.env, repr(calls), repr(dict(task.params)), repr(spec)]
+    spec = task.bundle.envs[verifier.env].universe
+    calls = repr(_calls(task, verifier))
+    parts = [str(task.bundle.root), task.id, verifier.env, calls, repr(dict(task.params)), repr(spec)]
     if spec is not None:
         is_folder = spec.kind is UniverseKind.DIRECTORY
         parts += await to_thread.run_sync(_folder_version, spec.path) if is_folder else _file_version(spec.path)
@@ -217,31 +220,36 @@ def _folder_version(path: Path) -> list[str]:
     return found
 
 
-@dataclass(slots=True)
 class KeptStates:
     """The states that were asked for last, up to so many bytes. Used by every thread of the process."""
 
-    most_bytes: int
-    states: OrderedDict[bytes, WantedState] = field(default_factory=OrderedDict[bytes, WantedState])
-    kept_bytes: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    __slots__ = ("_kept_bytes", "_lock", "_most_bytes", "_states")
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._states: OrderedDict[bytes, tuple[WantedState, int]] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
 
     def get(self, key: bytes) -> WantedState | None:
-        with self.lock:
-            state = self.states.get(key)
-            if state is not None:
-                self.states.move_to_end(key)
-            return state
+        """Return a state that is kept."""
+        with self._lock:
+            found = self._states.get(key)
+            if found is None:
+                return None
+            self._states.move_to_end(key)
+            return found[0]
 
     def put(self, key: bytes, state: WantedState) -> None:
-        with self.lock:
-            before = self.states.pop(key, None)
-            self.kept_bytes -= 0 if before is None else before.size_bytes
-            self.states[key] = state
-            self.kept_bytes += state.size_bytes
-            while self.kept_bytes > self.most_bytes and len(self.states) > 1:
-                _, old = self.states.popitem(last=False)
-                self.kept_bytes -= old.size_bytes
+        """Keep a state, and drop what nobody has asked for longest; the last one stays."""
+        size = 500 + len(json.dumps(state.changes.as_json()))
+        with self._lock:
+            _, before = self._states.pop(key, (None, 0))
+            self._states[key] = (state, size)
+            self._kept_bytes += size - before
+            while self._kept_bytes > self._most_bytes and len(self._states) > 1:
+                _, (_, dropped) = self._states.popitem(last=False)
+                self._kept_bytes -= dropped
 
 
 _kept = KeptStates(_KEPT_BYTES)

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar
 
 from anyio import CapacityLimiter, Semaphore, to_thread
 from anyio.lowlevel import RunVar
@@ -25,7 +25,7 @@ from agent_env.errors import BundleError, EnvBrokenError, McpServerError, Sandbo
 from agent_env.outcome import FailureKind
 from agent_env.verify.own_time import OwnTime
 
-__all__ = ["StepFailedError", "broken_kind", "call_function", "call_in_thread", "one_line", "trace_of"]
+__all__ = ["StepFailedError", "broken_kind", "call_function", "one_line", "trace_of"]
 
 T = TypeVar("T")
 
@@ -76,31 +76,13 @@ async def call_function(
     if _is_async(function):
         ended = await _bounded(_awaited(function, argument), timeout_s, too_long)
     else:
-        ended = await _in_place(partial(function, argument), timeout_s, too_long)
+        async with _of_this_loop(_places, _Places).one():
+            ended = await _bounded(_in_thread(partial(function, argument)), timeout_s, too_long)
     exc = ended.raised
     if exc is None:
         return ended.value
     kind = broken_kind(exc) if isinstance(exc, EnvBrokenError) else raised
     raise StepFailedError(kind, f"{target} raised {one_line(exc)}", trace_of(exc)) from None
-
-
-async def call_in_thread(work: Callable[[], T], *, timeout_s: float | None, too_long: StepFailedError) -> T:
-    """Run work of our own as a plain function of a bundle is run: in a thread, in its turn, on its own clock.
-
-    Args:
-        work: What to do; what it raises comes out of here.
-        timeout_s: Seconds that it may take; None is no bound.
-        too_long: Raised when it takes longer; nobody waits for it then.
-    """
-    ended = await _in_place(work, timeout_s, too_long)
-    if ended.raised is not None:
-        raise ended.raised
-    return cast("T", ended.value)
-
-
-async def _in_place(work: Callable[[], object], timeout_s: float | None, too_long: StepFailedError) -> _Ended:
-    async with _of_this_loop(_places, _Places).one():
-        return await _bounded(_in_thread(work), timeout_s, too_long)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent_env.bundle import CheckVerifier, CommandVerifier, JudgeVerifier, PythonRef, StateVerifier, Verify
@@ -15,7 +15,7 @@ from agent_env.verify.function import StepFailedError, call_function
 from agent_env.verify.judge import Ask, judge_verdict
 from agent_env.verify.permission import JUDGES_OFF
 from agent_env.verify.returned import score_of
-from agent_env.verify.state import WantedState, state_score
+from agent_env.verify.state import LeftState, WantedState, state_score
 from agent_env.verify.verdict import Verdict
 from agent_env.verify.view import EpisodeView
 
@@ -34,6 +34,8 @@ class VerifyMeans:
     """Asks a judge; None where judges are not allowed."""
     wanted: Callable[[StateVerifier], Awaitable[WantedState]] | None = None
     """Makes the state that a state verifier compares with."""
+    lefts: Mapping[str, LeftState] = field(default_factory=dict[str, LeftState])
+    """The states of the episode's envs, by the env's name; where one is not here, only a JSON state can be compared."""
 
 
 async def verify_step(step: Verify, view: EpisodeView, means: VerifyMeans, *, timeout_s: float | None) -> Verdict:
@@ -80,13 +82,16 @@ async def _state_score(
     step: Verify, verifier: StateVerifier, view: EpisodeView, means: VerifyMeans, timeout_s: float | None
 ) -> Score:
     env = verifier.env
-    if env not in view.states:
+    if env not in view.states or means.wanted is None:
         message = f"env '{env}' was not deployed, so its state cannot be compared"
         raise StepFailedError(FailureKind.VERIFIER_RAISED, message)
-    if means.wanted is None:
-        raise StepFailedError(FailureKind.VERIFIER_RAISED, f"the state of env '{env}' cannot be compared here")
     wanted = await means.wanted(verifier)
-    return await state_score(step.id, verifier, wanted, view.states[env], timeout_s=timeout_s)
+    left = means.lefts.get(env) or LeftState(spec=wanted.spec, state=view.states[env], changes=_untold)
+    return await state_score(step.id, verifier, wanted, left, timeout_s=timeout_s)
+
+
+async def _untold() -> None:
+    return None
 
 
 async def _python_score(step: Verify, target: PythonRef, view: EpisodeView, timeout_s: float | None) -> Score:

@@ -1,27 +1,37 @@
-"""The state that an episode left against the one that is wanted: equal or not, and where they differ."""
+"""The state that an episode left against the one that is wanted: equal or not, and where they differ.
+
+A wanted state is kept as what is different in it from a universe, and made again when something is compared with it. So is the
+one that an episode left, unless it is a JSON value, which is compared as it is.
+"""
 
 from __future__ import annotations
 
-import copy
 import json
-import sqlite3
-import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anyio import to_thread
-
-from agent_env.bundle import StateVerifier
+from agent_env.bundle import StateVerifier, UniverseKind, UniverseSpec
 from agent_env.errors import UniverseError
 from agent_env.outcome import FailureKind, Score
-from agent_env.universe.change import MISSING, Change, ChangeLimits, StateChanges
-from agent_env.universe.containers import is_untouched
-from agent_env.universe.diff import Rules, changes_between
-from agent_env.verify.function import StepFailedError, call_in_thread, trace_of
+from agent_env.universe import (
+    MISSING,
+    Change,
+    ChangeLimits,
+    PrivateCopy,
+    StateChanges,
+    apply,
+    compare,
+    differences,
+    open_universe,
+)
+from agent_env.universe.threads import in_thread
+from agent_env.verify.function import StepFailedError, trace_of
+from agent_env.verify.own_time import OwnTime
 
-__all__ = ["WantedState", "keep_state", "state_score"]
+__all__ = ["LeftState", "WantedState", "state_score"]
 
 _LIMITS = ChangeLimits(changes=20, total_bytes=1_000_000)
 """How many differences an explanation names; the others are counted."""
@@ -30,56 +40,27 @@ _SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedState:
-    """A state to compare with, kept apart from the env that made it."""
+    """A state to compare with: a universe, and what is different from it. Holds nothing open."""
 
-    value: Any = field(repr=False)
-    """A JSON value that nobody writes to."""
-    size_bytes: int
-    """What it takes in memory, about."""
-
-
-async def keep_state(state: Any) -> WantedState:
-    """Keep a state as it is now.
-
-    Raises:
-        UniverseError: When it is none that can be compared.
-    """
-    if state is None or isinstance(state, (sqlite3.Connection, Path)):
-        raise UniverseError(f"a state that is a {type(state).__name__} cannot be compared yet")
-    try:
-        return await to_thread.run_sync(_kept_json, state)
-    except (TypeError, RecursionError) as exc:
-        raise UniverseError(f"the state cannot be kept: {exc}") from exc
+    spec: UniverseSpec | None
+    changes: StateChanges = field(default_factory=StateChanges)
+    """All of them."""
 
 
-def _kept_json(state: Any) -> WantedState:
-    # Of a private copy of a large universe this copies what was touched, and shares the rest.
-    value = copy.deepcopy(state)
-    return WantedState(value=value, size_bytes=_size_bytes(value))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftState:
+    """The state of an env as the agent left it."""
 
-
-# The base classes see the storage itself; what is looked at by a container's own methods is touched.
-_dict: Any = dict
-_list: Any = list
-
-
-def _size_bytes(value: Any) -> int:
-    """Return about what a JSON value takes, without what is shared."""
-    size, todo = 0, [value]
-    while todo:
-        one = todo.pop()
-        if is_untouched(one):
-            continue
-        size += sys.getsizeof(one)
-        if isinstance(one, dict):
-            todo += _dict.values(one)
-        elif isinstance(one, list):
-            todo += _list.__iter__(one)
-    return size
+    spec: UniverseSpec | None
+    """The universe that it started from."""
+    state: Any
+    """A JSON value, which is compared as it is; of anything else the changes are."""
+    changes: Callable[[], Awaitable[StateChanges | None]]
+    """Tells what is different from the universe; None where there is no universe of its own."""
 
 
 async def state_score(
-    step: str, verifier: StateVerifier, wanted: WantedState, left: Any, *, timeout_s: float | None
+    step: str, verifier: StateVerifier, wanted: WantedState, left: LeftState, *, timeout_s: float | None
 ) -> Score:
     """Compare a state with the wanted one.
 
@@ -87,22 +68,23 @@ async def state_score(
         step: The verify step's id.
         verifier: What does not count.
         wanted: The state to compare with.
-        left: The state as the agent left it.
+        left: The state to score. It stays as it is.
         timeout_s: Seconds that it may take.
 
     Raises:
         StepFailedError: When the states cannot be compared, or it takes too long.
     """
     env = verifier.env
-    too_long = f"comparing the state of env '{env}' took longer than {timeout_s or 0:g} s"
+    clock = OwnTime(timeout_s)
     try:
-        rules = Rules.of(verifier.ignore, verifier.unordered)
-        found = await call_in_thread(
-            partial(changes_between, wanted.value, left, rules=rules, limits=_LIMITS),
-            timeout_s=timeout_s,
-            too_long=StepFailedError(FailureKind.VERIFIER_TIMEOUT, too_long),
-        )
-    except (UniverseError, ValueError, RecursionError) as exc:
+        async with clock:
+            found = await _differences(verifier, wanted, left)
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        message = f"comparing the state of env '{env}' took longer than {timeout_s or 0:g} s"
+        raise StepFailedError(FailureKind.VERIFIER_TIMEOUT, message) from None
+    except (UniverseError, ValueError) as exc:
         raise StepFailedError(FailureKind.VERIFIER_RAISED, f"env '{env}': {exc}", trace_of(exc)) from exc
     count = len(found.changes) + found.left_out
     return Score(
@@ -111,6 +93,55 @@ async def state_score(
         explanation=_explanation(found, count),
         metrics={"differences": float(count)},
     )
+
+
+async def _differences(verifier: StateVerifier, wanted: WantedState, left: LeftState) -> StateChanges:
+    is_json = left.spec is None or left.spec.kind is UniverseKind.JSON
+    async with AsyncExitStack() as stack:
+        if is_json and not isinstance(left.state, Path):
+            ours = await stack.enter_async_context(open_universe(left.spec))
+            our_state = left.state
+        else:
+            changes = await left.changes()
+            if changes is None:
+                raise UniverseError("it has no universe of its own, so its state cannot be compared")
+            if wanted.spec == left.spec and _are_same(wanted.changes, changes):
+                return StateChanges()
+            ours = await stack.enter_async_context(open_universe(left.spec))
+            our_state = await _made_again(changes, ours)
+        theirs = await stack.enter_async_context(open_universe(wanted.spec))
+        their_state = await _made_again(wanted.changes, theirs)
+        return await compare(
+            theirs,
+            ours,
+            wanted_state=their_state,
+            left_state=our_state,
+            ignore=verifier.ignore,
+            unordered=verifier.unordered,
+            limits=_LIMITS,
+        )
+
+
+def _are_same(one: StateChanges, other: StateChanges) -> bool:
+    """Whether what is different from a universe is the same: then the states are."""
+    if not (one.is_whole and other.is_whole and len(one.changes) == len(other.changes)):
+        return False
+    return all(
+        mine.path == its.path and _is_same_side(mine.before, its.before) and _is_same_side(mine.after, its.after)
+        for mine, its in zip(one.changes, other.changes, strict=True)
+    )
+
+
+def _is_same_side(one: Any, other: Any) -> bool:
+    if one is MISSING or other is MISSING:
+        return one is other
+    return not differences(one, other)
+
+
+async def _made_again(changes: StateChanges, copy: PrivateCopy) -> Any:
+    if not changes:
+        return copy.state
+    return await in_thread(lambda _: apply(changes, copy.state), what="making a state again")
 
 
 def _explanation(found: StateChanges, count: int) -> str:
