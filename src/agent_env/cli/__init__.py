@@ -24,6 +24,8 @@ COMMANDS = {
     "train": "Train a model on a bundle: warm start, RL, held-out play.",
     "runs": "List the groups of runs with counts and rewards.",
     "show": "Print one run's conversation.",
+    "universe": "See what an episode changed in its universes.",
+    "rescore": "Score recorded runs again.",
     "explore": "Browse runs in the explorer.",
     "engine": "The embedded engine: a Tinker-protocol server on this machine.",
     "completion": "Print the completion script for a shell.",

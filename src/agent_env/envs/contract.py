@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from agent_env.universe import StateChanges
 
-__all__ = ["EnvSession", "ToolAnswer", "ToolSpec"]
+__all__ = ["EnvSession", "OpenTools", "ToolAnswer", "ToolSpec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ class ToolAnswer:
                 raise TypeError('a text in ToolAnswer.content has its "text" as text')
 
 
-class EnvSession(Protocol):
-    """One episode's env, opened and closed by the episode in one task."""
+class OpenTools(Protocol):
+    """Tools that are open: what an MCP server or a sandbox is to the env that has it."""
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
@@ -66,14 +66,6 @@ class EnvSession(Protocol):
         """The private copy of the universe as the episode has left it: what verifiers read."""
         ...
 
-    async def changes(self) -> StateChanges | None:
-        """Return what the episode changed in the universe so far; None where there is no universe of its own to compare with.
-
-        Raises:
-            UniverseError: When that cannot be told.
-        """
-        ...
-
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         """Run one tool.
 
@@ -81,5 +73,17 @@ class EnvSession(Protocol):
 
         Raises:
             EnvBrokenError: When the env itself is broken; the episode fails.
+        """
+        ...
+
+
+class EnvSession(OpenTools, Protocol):
+    """One episode's env, opened and closed by the episode in one task."""
+
+    async def changes(self) -> StateChanges | None:
+        """Return what the episode changed in the universe so far; None where it has none of its own to compare with.
+
+        Raises:
+            UniverseError: When that cannot be told.
         """
         ...

@@ -23,7 +23,7 @@ from agent_env.envs.result_text import clean_text, result_text
 from agent_env.errors import BundleError, EnvBrokenError, Problem, ToolError
 from agent_env.universe import PrivateCopy, StateChanges, open_universe
 
-__all__ = ["Env", "open_env"]
+__all__ = ["Env", "open_python_env"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Env:
 
 
 @asynccontextmanager
-async def open_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSession]:
+async def open_python_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSession]:
     """Open an env for one episode, in a private copy of its universe.
 
     Args:

@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from agent_env._optional import require
 from agent_env.bundle import McpSpec
-from agent_env.envs.contract import EnvSession
+from agent_env.envs.contract import OpenTools
 from agent_env.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
         def open_session(
             self, name: str, spec: McpSpec, *, folder: Path | None, params: Mapping[str, Any], task_id: str
-        ) -> AbstractAsyncContextManager[EnvSession]: ...
+        ) -> AbstractAsyncContextManager[OpenTools]: ...
 
 
 __all__ = ["open_mcp_env"]
@@ -41,7 +41,7 @@ _INSTALL = "'agent-env[mcp]'"
 @asynccontextmanager
 async def open_mcp_env(
     name: str, spec: McpSpec, *, folder: Path | None, params: Mapping[str, Any], task_id: str
-) -> AsyncGenerator[EnvSession]:
+) -> AsyncGenerator[OpenTools]:
     """Open an MCP server for one episode.
 
     Args:

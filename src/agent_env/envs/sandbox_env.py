@@ -17,7 +17,7 @@ from typing import cast
 
 from agent_env.bundle import SandboxSpec, names_or_closest
 from agent_env.envs.arguments import MisfitArgumentsError
-from agent_env.envs.contract import EnvSession, ToolAnswer, ToolSpec
+from agent_env.envs.contract import OpenTools, ToolAnswer, ToolSpec
 from agent_env.envs.python_tools import toolbox_of
 from agent_env.envs.result_text import clean_text
 from agent_env.envs.tool import tool
@@ -53,7 +53,7 @@ however it ends. In one line, so that the shell counts the command's lines from 
 
 
 @asynccontextmanager
-async def open_sandbox_env(name: str, spec: SandboxSpec, *, folder: Path | None) -> AsyncGenerator[EnvSession]:
+async def open_sandbox_env(name: str, spec: SandboxSpec, *, folder: Path | None) -> AsyncGenerator[OpenTools]:
     """Open a sandbox for one episode, with tools for an agent.
 
     Args:
