@@ -6,6 +6,8 @@ Covers JSON files, SQLite databases and directories. Not network services: an en
 from agent_env.universe.apply import apply
 from agent_env.universe.change import MISSING, Change, ChangeLimits, Missing, StateChanges
 from agent_env.universe.diff import Lists, differences
+from agent_env.universe.holders import sweep_left_copies
+from agent_env.universe.on_disk import changes_on_disk, open_universe_on_disk
 from agent_env.universe.plain import plain
 from agent_env.universe.private_copy import PrivateCopy, compare, open_universe
 
@@ -18,8 +20,11 @@ __all__ = [
     "PrivateCopy",
     "StateChanges",
     "apply",
+    "changes_on_disk",
     "compare",
     "differences",
     "open_universe",
+    "open_universe_on_disk",
     "plain",
+    "sweep_left_copies",
 ]

@@ -12,7 +12,9 @@ from typing import Any, cast
 
 from agent_env.errors import UniverseError
 from agent_env.universe.change import MISSING, Change, StateChanges, from_pointer, unmarked
+from agent_env.universe.database_apply import apply_to_database
 from agent_env.universe.diff import Rules, find_differences
+from agent_env.universe.directory_apply import apply_to_directory
 
 __all__ = ["apply"]
 
@@ -35,9 +37,11 @@ def apply(changes: StateChanges, state: Any) -> Any:
     if not changes.is_whole:
         raise UniverseError("the changes cannot be made again: not all of them were kept")
     if isinstance(state, sqlite3.Connection):
-        raise NotImplementedError
+        apply_to_database(changes, state)
+        return state
     if isinstance(state, Path):
-        raise NotImplementedError
+        apply_to_directory(changes, state)
+        return state
     return _apply_to_json(changes, state)
 
 

@@ -68,11 +68,7 @@ def database_differences(
             if name in _EXTRAS:
                 trees = [_EXTRAS[name](side) for side in sides]
             else:
-                tables = [side.schema.tables.get(name) for side in sides]
-                if tables[0] is not None and tables[1] is not None:
-                    trees = _differing_rows(sides, tables[0], tables[1], ranges.get(name, []), check)
-                else:
-                    trees = [_all_rows(side, table, check) for side, table in zip(sides, tables, strict=True)]
+                trees = _rows_of(sides, name, ranges.get(name, []), check)
             yield from find_differences({name: trees[0]}, {name: trees[1]}, rules)
 
 
@@ -96,6 +92,15 @@ _EXTRAS: Mapping[str, Callable[[_Side], Mapping[str, Any]]] = {
 
 Rows = dict[str, dict[str, Any]]
 """Rows by their keys."""
+
+
+def _rows_of(sides: Sequence[_Side], name: str, ranges: Sequence[Range], check: Callable[[], None]) -> list[Rows]:
+    before, after = (side.schema.tables.get(name) for side in sides)
+    if before is None or after is None:
+        return [_all_rows(sides[0], before, check), _all_rows(sides[1], after, check)]
+    if sides[0].schema.entries[name] != sides[1].schema.entries[name]:
+        ranges = [EVERY_ROW]  # a new column has its default in all rows, and no page is written to for it
+    return _differing_rows(sides, before, after, ranges, check)
 
 
 def _all_rows(side: _Side, table: Table | None, check: Callable[[], None]) -> Rows:

@@ -44,6 +44,8 @@ class Table:
     """Columns of the primary key."""
     rowid: str
     """The name that the row id goes by; empty when there is none."""
+    has_rowid_column: bool
+    """Whether a column is the row id under another name."""
     shadows: tuple[str, ...] = ()
     """Tables that a virtual table keeps its content in."""
 
@@ -79,10 +81,15 @@ def quoted(name: str) -> str:
 
 def key_segment(values: Sequence[Any]) -> str:
     """Return a key as a segment of a pointer: a text as it is unless it could be taken for JSON, all else as JSON."""
-    if len(values) == 1 and isinstance(values[0], str) and _json_of(values[0]) is _NO_JSON:
+    if len(values) == 1 and isinstance(values[0], str) and _json_of(values[0]) is _NO_JSON and _is_utf8(values[0]):
         return values[0]
     parts = [{"$hex": value.hex()} if isinstance(value, bytes) else value for value in values]
-    return json.dumps(parts[0] if len(parts) == 1 else parts, separators=(",", ":"), ensure_ascii=False)
+    is_utf8 = all(_is_utf8(value) for value in values if isinstance(value, str))
+    return json.dumps(parts[0] if len(parts) == 1 else parts, separators=(",", ":"), ensure_ascii=not is_utf8)
+
+
+def _is_utf8(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def key_values(segment: str) -> list[Any]:
@@ -108,7 +115,8 @@ def _json_of(text: str) -> Any:
 
 
 def _hex_of(value: Any) -> Any:
-    return bytes.fromhex(cast("Any", value)["$hex"]) if isinstance(value, dict) else value
+    is_hex = isinstance(value, dict) and "$hex" in value
+    return bytes.fromhex(cast("Any", value)["$hex"]) if is_hex else cast("Any", value)
 
 
 @contextmanager
@@ -173,7 +181,7 @@ def _table(cursor: sqlite3.Cursor, name: str, root: int, shadows: tuple[str, ...
     """
     described = cursor.execute(f"PRAGMA main.table_xinfo({quoted(name)})").fetchall()
     columns = [column for _, column, _, _, _, _, hidden in described if hidden == 0]
-    key = sorted((place, column) for _, column, _, _, _, place, _ in described if place)
+    key = sorted((place, column, declared.upper()) for _, column, declared, _, _, place, _ in described if place)
     taken = {column.lower() for _, column, *_ in described}
     rowid = next((one for one in ("rowid", "_rowid_", "oid") if one not in taken), "")
     kind = Kind.ROWS if shadows is None else Kind.VIRTUAL
@@ -190,7 +198,8 @@ def _table(cursor: sqlite3.Cursor, name: str, root: int, shadows: tuple[str, ...
         kind=kind,
         root=root,
         columns=tuple(columns),
-        key=tuple(column for _, column in key),
+        key=tuple(column for _, column, _ in key),
         rowid=rowid,
+        has_rowid_column=kind is Kind.ROWS and [one for *_, one in key] == ["INTEGER"],
         shadows=shadows or (),
     )

@@ -22,6 +22,8 @@ from agent_env.universe.directory import Entry, look_at
 __all__ = ["DirectoryState", "described", "directory_differences", "told_whether_kept"]
 
 _CHUNK = 1024 * 1024
+_ENTRIES_BYTES = 4_000_000
+"""What may be kept of files beside what is in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +162,8 @@ def _is_same_content(one: Path, two: Path, check: Callable[[], None]) -> bool:
 
 def told_whether_kept(found: Iterable[Found], limits: ChangeLimits) -> StateChanges:
     """Keep of differences what the limits let through, and name those of which the content is not kept."""
-    # What files take was bounded when they were read; base64 and both sides of each come to less than this.
-    changes = bounded(found, replace(limits, total_bytes=4 * limits.total_bytes))
+    # What is in the files was bounded when they were read; in base64 it comes to less than twice as much.
+    changes = bounded(found, replace(limits, total_bytes=2 * limits.total_bytes + _ENTRIES_BYTES))
     not_kept = tuple(change.path for change in changes.changes if not _is_kept(change.after))
     return replace(changes, not_kept=not_kept)
 

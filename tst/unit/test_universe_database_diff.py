@@ -1,0 +1,266 @@
+"""What an episode changed in a database: by rows, whatever way it went about it, and made again from what was kept."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env.bundle import UniverseKind, UniverseSpec
+from agent_env.universe import MISSING, StateChanges, apply, compare, open_universe, shared_pages
+
+SCHEMA = """
+CREATE TABLE orders (id INTEGER PRIMARY KEY, user TEXT, status TEXT, total REAL, note BLOB);
+CREATE INDEX by_user ON orders (user);
+CREATE TABLE users (id TEXT PRIMARY KEY, name TEXT NOT NULL, about TEXT, level);
+CREATE TABLE log (at, what);
+CREATE TABLE pairs (a INTEGER, b TEXT, n REAL, PRIMARY KEY (a, b)) WITHOUT ROWID;
+CREATE VIEW open_orders AS SELECT * FROM orders WHERE status = 'open';
+"""
+
+
+def write(path: Path, *, rows: int = 50, more: str = "") -> UniverseSpec:
+    """A small shop."""
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SCHEMA + more)
+        for at in range(rows):
+            connection.execute(
+                "INSERT INTO orders VALUES (?, ?, 'open', ?, ?)", (at, f"u{at % 7}", at * 1.5, b"\xff\0")
+            )
+            connection.execute(
+                "INSERT INTO users VALUES (?, ?, ?, ?)", (f"u{at}", f"Name {at}", "a" * (at % 10) * 90, at)
+            )
+            connection.execute("INSERT INTO log VALUES (?, ?)", (at, "began"))
+            connection.execute("INSERT INTO pairs VALUES (?, ?, ?)", (at % 5, f"p{at}", at))
+        connection.commit()
+    return UniverseSpec(path=path, kind=UniverseKind.SQLITE)
+
+
+def everything(connection: sqlite3.Connection) -> dict[str, Any]:
+    """A database as a JSON tree, read in the plainest way."""
+    found: dict[str, Any] = {}
+    names = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+    for name, sql in names.fetchall():
+        if "WITHOUT ROWID" in sql:
+            rows = connection.execute(f'SELECT * FROM "{name}"').fetchall()
+            found[name] = sorted(rows, key=repr)
+        else:
+            rows = connection.execute(f'SELECT rowid, * FROM "{name}" ORDER BY rowid').fetchall()
+            found[name] = [row if "PRIMARY KEY" not in sql else row[1:] for row in rows]
+            found[name].sort(key=repr)
+    return found
+
+
+def as_lists(changes: StateChanges) -> list[tuple[str, Any, Any]]:
+    return [(change.path, change.before, change.after) for change in changes.changes]
+
+
+async def test_changes_are_told_by_table_key_and_column(tmp_path: Path) -> None:
+    """Rows by their primary key, new and gone ones as a whole; blobs as base64; what is not committed counts."""
+    async with open_universe(write(tmp_path / "u.db")) as copy:
+        assert not await copy.changes()
+        db = copy.state
+        db.execute("UPDATE orders SET status = 'sent', total = 4 WHERE id = 3")
+        db.execute("UPDATE orders SET total = CAST(total AS INTEGER) WHERE id = 4")  # the same number
+        db.execute("DELETE FROM users WHERE id = 'u7'")
+        db.commit()
+        db.execute("INSERT INTO pairs VALUES (9, 'x/y~', 1)")
+        db.execute("INSERT INTO log VALUES (?, 'ended')", (b"\xfe",))
+        db.execute("UPDATE orders SET note = x'00' WHERE id = 5")
+        db.execute("PRAGMA user_version = 7")
+        assert db.in_transaction
+        changes = await copy.changes()
+        assert db.in_transaction
+        assert as_lists(changes) == [
+            ("/log/51", MISSING, {"at": {"$base64": "/g=="}, "what": "ended"}),
+            ("/orders/3/status", "open", "sent"),
+            ("/orders/3/total", 4.5, 4.0),
+            ("/orders/5/note", {"$base64": "/wA="}, {"$base64": "AA=="}),
+            ('/pairs/[9,"x~1y~0"]', MISSING, {"a": 9, "b": "x/y~", "n": 1.0}),
+            ("/sqlite_pragmas/user_version", 0, 7),
+            ("/users/u7", {"id": "u7", "name": "Name 7", "about": "a" * 630, "level": 7}, MISSING),
+        ]
+        assert changes.is_whole
+        db.rollback()
+        assert [path for path, _, _ in as_lists(await copy.changes())] == [
+            "/orders/3/status",
+            "/orders/3/total",
+            "/users/u7",
+        ]
+
+
+async def test_reading_changes_nothing_of_the_connection(tmp_path: Path) -> None:
+    """Neither what the env has set, nor a cursor that is half read, nor a transaction that can be rolled back."""
+    async with open_universe(write(tmp_path / "u.db")) as copy:
+        db = copy.state
+        db.row_factory = sqlite3.Row
+        db.text_factory = lambda text: f"<{text.decode()}>"
+        db.execute("UPDATE orders SET status = 'sent' WHERE id = 1")
+        half = db.execute("SELECT id FROM orders ORDER BY id")
+        assert half.fetchone()["id"] == 0
+        assert as_lists(await copy.changes()) == [("/orders/1/status", "open", "sent")]
+        assert half.fetchone()["id"] == 1
+        assert db.execute("SELECT user FROM orders").fetchone()["user"] == "<u0>"
+        assert len(half.fetchall()) == 48
+        half.close()
+        assert as_lists(await copy.changes()) == [("/orders/1/status", "open", "sent")]
+        db.rollback()
+        assert not await copy.changes()
+        assert db.execute("PRAGMA integrity_check").fetchone()[0] == "<ok>"
+
+
+async def test_texts_and_keys_of_any_kind(tmp_path: Path) -> None:
+    """A text that is no UTF-8, one with NUL, keys that look like numbers, are NULL, blobs, or have slashes."""
+    more = "CREATE TABLE odd (k PRIMARY KEY, v TEXT);"
+    keys = ["1", 1, 1.5, "1.5", b"\x01", "a/b~c", "", "null", None, None, "[1]", '"q"', "ü", "x'01'"]
+    async with open_universe(write(tmp_path / "u.db", more=more)) as copy:
+        db = copy.state
+        db.executemany("INSERT INTO odd VALUES (?, 'a')", [(key,) for key in keys])
+        db.execute("UPDATE odd SET v = CAST(x'ff00fe' AS TEXT) WHERE k = 'null'")
+        db.execute("UPDATE odd SET v = 'a' || char(0) || 'b' WHERE k = ''")
+        changes = await copy.changes()
+        assert len(changes.changes) == len({change.path for change in changes.changes}) == len(keys)
+        again = StateChanges.from_json(json.loads(json.dumps(changes.as_json())))
+    async with open_universe(copy.spec) as fresh:
+        apply(again, fresh.state)
+        assert (await fresh.changes()).changes == changes.changes
+
+
+async def test_schema_changes(tmp_path: Path) -> None:
+    """Tables, columns, indexes, views and triggers that are new, gone or another; and made again."""
+    spec = write(tmp_path / "u.db")
+    async with open_universe(spec) as copy:
+        db = copy.state
+        db.executescript("""
+            CREATE TABLE fresh (id INTEGER PRIMARY KEY, x);
+            INSERT INTO fresh VALUES (1, 'a'), (2, NULL);
+            DROP TABLE log;
+            DROP INDEX by_user;
+            ALTER TABLE users ADD COLUMN age INTEGER DEFAULT 3;
+            UPDATE users SET age = 4 WHERE id = 'u1';
+            CREATE TRIGGER sent AFTER UPDATE ON orders BEGIN INSERT INTO fresh(x) VALUES (new.id); END;
+            UPDATE orders SET status = 'sent' WHERE id = 9;
+        """)
+        changes = await copy.changes()
+        told = dict((path, (before, after)) for path, before, after in as_lists(changes))
+        assert told["/fresh/1"] == (MISSING, {"id": 1, "x": "a"})
+        assert told["/fresh/3"] == (MISSING, {"id": 3, "x": 9})
+        assert told["/log/1"] == ({"at": 0, "what": "began"}, MISSING)
+        assert told["/users/u1/age"] == (MISSING, 4)
+        assert told["/users/u2/age"] == (MISSING, 3)
+        assert told["/sqlite_schema/by_user"][1] is MISSING
+        assert told["/sqlite_schema/fresh"][1]["type"] == "table"
+        assert "age INTEGER" in told["/sqlite_schema/users/sql"][1]
+        wanted = everything(db)
+    async with open_universe(spec) as fresh:
+        apply(changes, fresh.state)
+        assert everything(fresh.state) == wanted
+        assert (await fresh.changes()).changes == changes.changes
+
+
+STEPS = [
+    "UPDATE orders SET status = 'r{r}' WHERE id = {n}",
+    "UPDATE orders SET total = total + 0.0 WHERE id = {n}",
+    "UPDATE orders SET id = id + 1000 WHERE id = {n}",
+    "UPDATE orders SET note = zeroblob({r} * 700) WHERE id = {n}",
+    "UPDATE users SET about = hex(zeroblob({r} * 900)) WHERE id = 'u{n}'",
+    "UPDATE users SET about = replace(about, '0', 'b') WHERE id = 'u{n}'",
+    "UPDATE users SET about = substr(about, 1, length(about) - 1) || 'z' WHERE id = 'u{n}'",
+    "UPDATE users SET id = 'v{n}' WHERE id = 'u{n}'",
+    "DELETE FROM orders WHERE id BETWEEN {n} AND {n} + {r}",
+    "DELETE FROM users WHERE id = 'u{n}'",
+    "DELETE FROM log WHERE at = {n}",
+    "DELETE FROM log",
+    "INSERT INTO log VALUES ({n}, 'x{r}')",
+    "INSERT INTO log SELECT id, user FROM orders LIMIT 200",
+    "INSERT INTO orders (user, status) VALUES ('u{n}', 'new')",
+    "INSERT OR REPLACE INTO orders VALUES ({n}, 'u', 'replaced', {r}, NULL)",
+    "INSERT OR REPLACE INTO users VALUES ('u{n}', 'again', hex(zeroblob({r} * 3000)), NULL)",
+    "INSERT OR REPLACE INTO pairs VALUES ({r}, 'p{n}', {n})",
+    "UPDATE pairs SET n = n + {r} WHERE b = 'p{n}'",
+    "DELETE FROM pairs WHERE b = 'p{n}'",
+    "UPDATE orders SET user = user || 'x'",
+    "PRAGMA user_version = {r}",
+    "COMMIT",
+    "ROLLBACK",
+    "BEGIN",
+    "SAVEPOINT s",
+    "RELEASE s",
+    "ROLLBACK TO s",
+    "CREATE TABLE IF NOT EXISTS t{r} (k TEXT PRIMARY KEY, v)",
+    "INSERT OR IGNORE INTO t{r} VALUES ('{n}', {n})",
+    "DROP TABLE IF EXISTS t{r}",
+    "DROP TABLE IF EXISTS log",
+    "CREATE INDEX IF NOT EXISTS i{r} ON users (name, about)",
+    "DROP INDEX IF EXISTS i{r}",
+    "ALTER TABLE users ADD COLUMN c{r}",
+    "VACUUM",
+    "REINDEX",
+    "PRAGMA incremental_vacuum",
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "whole"])
+async def test_whatever_is_done_the_changes_are_all_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, shared: bool
+) -> None:
+    """Made again on a fresh copy they give the same database; told by pages they are those told by reading everything."""
+    chance = random.Random(seed)
+    if not shared:
+        monkeypatch.setattr(shared_pages, "_library", lambda: None)
+    more = chance.choice(["", "PRAGMA auto_vacuum = FULL;", "PRAGMA auto_vacuum = INCREMENTAL;"])
+    page = f"PRAGMA page_size = {chance.choice([512, 1024, 4096, 65536])};"
+    path = tmp_path / "u.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(page + more)
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(page + more + SCHEMA)
+        for at in range(chance.choice([0, 3, 60, 400])):
+            connection.execute("INSERT INTO orders VALUES (?, ?, 'open', ?, ?)", (at, f"u{at % 7}", at * 1.5, b"\xff"))
+            about = "a" * chance.choice([0, 10, 500, 5000])
+            connection.execute("INSERT INTO users VALUES (?, ?, ?, ?)", (f"u{at}", f"Name {at}", about, at))
+            connection.execute("INSERT INTO log VALUES (?, ?)", (at, "began"))
+            connection.execute("INSERT INTO pairs VALUES (?, ?, ?)", (at % 5, f"p{at}", at))
+        connection.execute("DELETE FROM users WHERE level % 9 = 0")
+        connection.commit()
+    spec = UniverseSpec(path=path, kind=UniverseKind.SQLITE)
+    async with open_universe(spec) as copy, open_universe(spec) as other:
+        for db in (copy.state, other.state):
+            if chance.random() < 0.5:
+                db.isolation_level = None
+            for _ in range(chance.randrange(12)):
+                step = chance.choice(STEPS).format(n=chance.randrange(70), r=chance.randrange(8))
+                try:
+                    db.execute(step)
+                except sqlite3.Error:
+                    continue
+                if chance.random() < 0.2 and db.in_transaction:
+                    db.commit()
+        was_in_transaction = copy.state.in_transaction
+        changes = await copy.changes()
+        assert copy.state.in_transaction == was_in_transaction
+        assert copy.state.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        async with open_universe(spec) as fresh:
+            apply(StateChanges.from_json(json.loads(json.dumps(changes.as_json()))), fresh.state)
+            assert everything(fresh.state) == everything(copy.state)
+            assert not await compare(fresh, copy, ignore=["/sqlite_schema/**"])
+        found = await compare(copy, other)
+        assert bool(found) == (
+            everything(copy.state) != everything(other.state) or schema(copy.state) != schema(other.state)
+        )
+        if copy.state.in_transaction:
+            copy.state.rollback()
+        copy.state.execute("PRAGMA integrity_check")
+
+
+def schema(connection: sqlite3.Connection) -> Any:
+    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql NOT NULL ORDER BY 1").fetchall()
+    return rows, connection.execute("PRAGMA user_version").fetchone()
