@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -26,6 +27,8 @@ from agent_env.envs import EnvSession, open_env
 from agent_env.episode._calling import call_env, failed, raise_if_ours
 from agent_env.errors import UniverseError
 from agent_env.outcome import FailureKind
+from agent_env.universe import StateChanges, open_universe
+from agent_env.universe.threads import in_thread
 from agent_env.verify.function import StepFailedError
 from agent_env.verify.own_time import OwnTime
 from agent_env.verify.state import WantedState
@@ -53,8 +56,9 @@ async def wanted_state(task: Task, verifier: StateVerifier, *, timeout_s: float 
     Raises:
         StepFailedError: When the env cannot be opened or breaks, the universe cannot be read, or it takes too long.
     """
-    if isinstance(verifier.wanted, UniverseSpec):
-        return WantedState(spec=verifier.wanted)
+    declared = verifier.wanted
+    if isinstance(declared, UniverseSpec) and declared.kind is not UniverseKind.DIRECTORY:
+        return WantedState(spec=declared)
     key = await _key(task, verifier)
     kept = _kept.get(key)
     if kept is not None:
@@ -154,14 +158,33 @@ _WHAT = "making the state that it is compared with: "
 
 async def _make(task: Task, verifier: StateVerifier) -> WantedState:
     spec = task.bundle.envs[verifier.env]
-    async with open_env(spec, task=task) as session:
-        await _do_calls(session, _calls(task, verifier), has_others=len(task.bundle.envs) > 1)
-        changes = await session.changes()
+    if isinstance(verifier.wanted, UniverseSpec):
+        changes = await _to_become(verifier.wanted.path, spec.universe)
+    else:
+        async with open_env(spec, task=task) as session:
+            await _do_calls(session, _calls(task, verifier), has_others=len(task.bundle.envs) > 1)
+            changes = await session.changes()
     if changes is None:
         raise UniverseError(f"env '{verifier.env}' has no universe of its own to compare")
     if not changes.is_whole:
-        raise UniverseError(f"the calls change more in env '{verifier.env}' than can be kept to compare with")
+        raise UniverseError(f"more is changed in env '{verifier.env}' than can be kept to compare with")
     return WantedState(spec=spec.universe, changes=changes)
+
+
+async def _to_become(wanted: Path, spec: UniverseSpec | None) -> StateChanges:
+    """Return what is to be changed in a directory to make another one of it: copies of one directory are compared."""
+    async with open_universe(spec) as copy:
+        await in_thread(lambda _: _replace(copy.state, wanted), what=f"copying {wanted}")
+        return await copy.changes()
+
+
+def _replace(folder: Path, wanted: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    shutil.copytree(wanted, folder, symlinks=True, dirs_exist_ok=True)
 
 
 def _calls(task: Task, verifier: StateVerifier) -> tuple[GoldCall, ...]:
@@ -188,10 +211,11 @@ async def _do_calls(session: EnvSession, calls: Iterable[GoldCall], *, has_other
 
 async def _key(task: Task, verifier: StateVerifier) -> bytes:
     """Return what differs where the state may differ."""
-    spec = task.bundle.envs[verifier.env].universe
-    calls = repr(_calls(task, verifier))
-    parts = [str(task.bundle.root), task.id, verifier.env, calls, repr(dict(task.params)), repr(spec)]
-    if spec is not None:
+    declared = verifier.wanted if isinstance(verifier.wanted, UniverseSpec) else None
+    said = repr(declared or _calls(task, verifier))
+    universe = task.bundle.envs[verifier.env].universe
+    parts = [str(task.bundle.root), task.id, verifier.env, said, repr(dict(task.params)), repr(universe)]
+    for spec in filter(None, (universe, declared)):
         is_folder = spec.kind is UniverseKind.DIRECTORY
         parts += await to_thread.run_sync(_folder_version, spec.path) if is_folder else _file_version(spec.path)
     return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
