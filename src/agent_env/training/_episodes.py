@@ -142,9 +142,7 @@ class Rollout:
         if turn.agent != self.task.bundle.played:
             raise self._refused(turn, f"it prompts agent '{turn.agent}', which is not the played one")
         if turn.skills and not self.task.bundle.agents[turn.agent].skills:
-            what = (
-                f"agent '{turn.agent}' has skills ({', '.join(turn.skills)}) that it is not shown: write skills: true in the agent"
-            )
+            what = f"agent '{turn.agent}' has skills ({', '.join(turn.skills)}) that it is not shown: write skills: true in the agent"
             raise self._refused(turn, what)
 
     def _refused(self, turn: Turn, why: str) -> EpisodeFailedError:
