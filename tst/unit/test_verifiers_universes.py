@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from agent_env import EpisodeView, FailureKind, Score, Task, load_bundle
-from agent_env.bundle import GoldCall, StateVerifier, Verify
+from agent_env.bundle import GoldCall, StateVerifier, UniverseKind, UniverseSpec, Verify
 from agent_env.envs import open_env
 from agent_env.episode._gold_state import wanted_state
-from agent_env.universe import StateChanges
+from agent_env.universe import StateChanges, changes_on_disk, open_universe_on_disk
 from agent_env.verify.function import StepFailedError
 from agent_env.verify.score import VerifyMeans, verify_step
-from agent_env.verify.state import LeftState
+from agent_env.verify.state import LeftState, WantedState, state_score
 
 ENV = '''
 import sqlite3
@@ -54,7 +54,6 @@ CREATE TABLE events (id INTEGER PRIMARY KEY, what TEXT);
 INSERT INTO orders VALUES ('A1', 10, NULL, 'monday'), ('A2', 20, 'gift', 'monday');
 INSERT INTO events (what) VALUES ('opened');
 """
-Score_ = Callable[..., Any]
 
 
 class Store:
@@ -202,6 +201,58 @@ async def test_a_directory_is_compared_by_its_files(make_store: Callable[[str], 
     assert "b.txt" not in missed.explanation
     assert (await store.score("start", [])).value == 1.0
     assert (await store.score("start", [("a.txt", "one ")])).value == 0.0
+
+
+async def test_what_is_gone_is_not_what_was_changed(make_store: Callable[[str], Store]) -> None:
+    """Although it is at the same place."""
+    store = make_store("work")
+    assert (await store.score([Path("a.txt")], [("a.txt", "other")])).value == 0.0
+    assert (await store.score([("a.txt", "other")], [Path("a.txt")])).value == 0.0
+    assert (await store.score([Path("a.txt")], [Path("a.txt")])).value == 1.0
+
+
+async def test_large_files_are_compared_by_their_hash(make_store: Callable[[str], Store]) -> None:
+    """They are not kept, so nothing in them can be left aside."""
+    store = make_store("work")
+    one, two = "x" * 300_000, "x" * 299_999 + "y"
+    assert (await store.score([("a.txt", one)], [("a.txt", one)])).value == 1.0
+    assert (await store.score([("a.txt", one)], [("a.txt", two)])).value == 0.0
+    assert (await store.score([("a.txt", one)], [])).value == 0.0
+    missed = await store.score("start", [("a.txt", one)])
+    assert missed.value == 0.0
+    assert len(missed.explanation) < 1000
+    with pytest.raises(StepFailedError, match="more was changed than can be compared"):
+        await store.score([("a.txt", one)], [("a.txt", one)], ignore=("/sub",))
+
+
+async def test_a_state_that_differs_all_over_is_another_one(make_store: Callable[[str], Store]) -> None:
+    """However much of it an agent has changed; a reference that is too much to keep fails the step."""
+    store = make_store("shop.db")
+    flood = (
+        "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 12000) "
+        "INSERT INTO events SELECT i, 'flood' FROM n;"
+    )
+    missed = await store.score([REFUND], [flood])
+    assert missed.value == 0.0
+    assert missed.metrics["differences"] == 11_993
+    assert len(missed.explanation.splitlines()) == 22
+    with pytest.raises(StepFailedError, match="more is changed in env 'store' than can be kept to compare with"):
+        await store.score([flood], [flood])
+
+
+async def test_a_universe_that_a_server_has_as_files_is_compared_by_value(tmp_path: Path) -> None:
+    """A JSON file in the server's folder is a JSON state."""
+    (tmp_path / "shop.json").write_text('{"orders": {"A1": {"amount": 10}}}')
+    (tmp_path / "after.json").write_text('{"orders": {"A1": {"amount": 0.0}}}')
+    spec = UniverseSpec(path=tmp_path / "shop.json", kind=UniverseKind.JSON)
+    verifier = StateVerifier(env="store", wanted=replace(spec, path=tmp_path / "after.json"))
+    wanted = WantedState(spec=replace(spec, path=tmp_path / "after.json"))
+    async with open_universe_on_disk(spec) as folder:
+        left = LeftState(spec=spec, state=folder, changes=partial(changes_on_disk, folder))
+        missed = await state_score("state", verifier, wanted, left, timeout_s=5)
+        assert missed.explanation == "1 difference:\n/orders/A1/amount: wanted 0.0, left 10"
+        (folder / "shop.json").write_text('{"orders": {"A1": {"amount": 0}}}')
+        assert (await state_score("state", verifier, wanted, left, timeout_s=5)).value == 1.0
 
 
 async def test_the_end_state_may_be_another_database(make_store: Callable[[str], Store]) -> None:

@@ -162,11 +162,11 @@ async def _make(task: Task, verifier: StateVerifier) -> WantedState:
         changes = await _to_become(verifier.wanted.path, spec.universe)
     else:
         async with open_env(spec, task=task) as session:
-            await _do_calls(session, _calls(task, verifier), has_others=len(task.bundle.envs) > 1)
+            await _do_calls(session, _calls(task, verifier))
             changes = await session.changes()
     if changes is None:
         raise UniverseError(f"env '{verifier.env}' has no universe of its own to compare")
-    if not changes.is_whole:
+    if changes.left_out:
         raise UniverseError(f"more is changed in env '{verifier.env}' than can be kept to compare with")
     return WantedState(spec=spec.universe, changes=changes)
 
@@ -199,10 +199,10 @@ def _calls(task: Task, verifier: StateVerifier) -> tuple[GoldCall, ...]:
     return verifier.wanted
 
 
-async def _do_calls(session: EnvSession, calls: Iterable[GoldCall], *, has_others: bool) -> None:
+async def _do_calls(session: EnvSession, calls: Iterable[GoldCall]) -> None:
     tools = {tool.name for tool in session.tools}
     for call in calls:
-        if call.tool in tools or not has_others:
+        if call.tool in tools:  # else it is another env's
             try:
                 await call_env(session, call.tool, call.arguments)
             except StepFailedError as exc:

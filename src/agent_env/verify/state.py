@@ -44,7 +44,7 @@ class WantedState:
 
     spec: UniverseSpec | None
     changes: StateChanges = field(default_factory=StateChanges)
-    """All of them."""
+    """All of them; large files may be told by their size and hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,9 @@ async def _differences(verifier: StateVerifier, wanted: WantedState, left: LeftS
             changes = await left.changes()
             if changes is None:
                 raise UniverseError("it has no universe of its own, so its state cannot be compared")
-            if wanted.spec == left.spec and _are_same(wanted.changes, changes):
+            if not (wanted.changes.is_whole and changes.is_whole):
+                return _between_changes(verifier, wanted, left, changes)
+            if wanted.spec == left.spec and not _differing(wanted.changes, changes):
                 return StateChanges()
             ours = await stack.enter_async_context(open_universe(left.spec))
             our_state = await _made_again(changes, ours)
@@ -122,17 +124,37 @@ async def _differences(verifier: StateVerifier, wanted: WantedState, left: LeftS
         )
 
 
-def _are_same(one: StateChanges, other: StateChanges) -> bool:
-    """Whether what is different from a universe is the same: then the states are."""
-    if not (one.is_whole and other.is_whole and len(one.changes) == len(other.changes)):
-        return False
-    return all(
-        mine.path == its.path and _is_same_side(mine.before, its.before) and _is_same_side(mine.after, its.after)
-        for mine, its in zip(one.changes, other.changes, strict=True)
+def _between_changes(
+    verifier: StateVerifier, wanted: WantedState, left: LeftState, changes: StateChanges
+) -> StateChanges:
+    """Compare what differs from the universe on both sides: where a state cannot be made again, as it has a large file.
+
+    Raises:
+        UniverseError: When that does not say whether the states are equal.
+    """
+    if wanted.changes.left_out or wanted.spec != left.spec or verifier.ignore or verifier.unordered:
+        raise UniverseError("more was changed than can be compared: without ignore and unordered large files can be")
+    found = _differing(wanted.changes, changes)
+    return StateChanges(
+        changes=tuple(found[: _LIMITS.changes]), left_out=max(len(found) - _LIMITS.changes, 0) + changes.left_out
     )
 
 
-def _is_same_side(one: Any, other: Any) -> bool:
+def _differing(wanted: StateChanges, left: StateChanges) -> list[Change]:
+    """Return where two sets of changes of one universe do not leave the same."""
+    ours = {change.path: change for change in left.changes}
+    theirs = {change.path: change for change in wanted.changes}
+    found: list[Change] = []
+    for path in sorted({*ours, *theirs}):
+        # Where one side has changed nothing, it has what the other side had before.
+        after = ours[path].after if path in ours else theirs[path].before
+        before = theirs[path].after if path in theirs else ours[path].before
+        if not _is_same(before, after):
+            found.append(Change(path, before, after))
+    return found
+
+
+def _is_same(one: Any, other: Any) -> bool:
     if one is MISSING or other is MISSING:
         return one is other
     return not differences(one, other)
