@@ -91,9 +91,9 @@ async def test_a_copy_is_full_at_a_gibibyte(spec: UniverseSpec) -> None:
     """As SQLite's own databases in memory are: an error of the tool, and the database is as it was."""
     async with open_universe(spec) as copy:
         copy.state.execute("CREATE TABLE big (content)")
-        with pytest.raises(sqlite3.Error, match="full|memory"):
-            for _ in range(3):
-                copy.state.execute("INSERT INTO big VALUES (zeroblob(500000000))")
+        copy.state.execute("INSERT INTO big VALUES (zeroblob(500000000))")
+        with pytest.raises(sqlite3.Error, match=r"full|memory"):
+            copy.state.execute("INSERT INTO big VALUES (zeroblob(600000000))")
         copy.state.rollback()
         assert copy.state.execute("SELECT count(*) FROM store").fetchone() == (10_000,)
 
@@ -101,36 +101,36 @@ async def test_a_copy_is_full_at_a_gibibyte(spec: UniverseSpec) -> None:
 async def test_an_episode_ends_while_a_thread_is_inside_of_a_query(spec: UniverseSpec) -> None:
     """The query is interrupted, the thread goes on with an error, and the process lives."""
     for sql in (ENDLESS, f"INSERT INTO store (stock) {ENDLESS}"):
-        raised: list[BaseException] = []
+        raised: list[str] = []
         async with open_universe(spec) as copy:
             started = threading.Event()
             copy.state.create_function("begun", 0, lambda started=started: started.set() or 1)
 
-            def query(
-                db: sqlite3.Connection = copy.state, sql: str = sql, raised: list[BaseException] = raised
-            ) -> None:
+            def query(db: sqlite3.Connection = copy.state, sql: str = sql, raised: list[str] = raised) -> None:
                 try:
                     db.execute(sql.replace("SELECT 1 UNION", "SELECT begun() UNION"))
                 except sqlite3.Error as exc:
-                    raised.append(exc)
+                    raised.append(str(exc))
 
             thread = threading.Thread(target=query)
             thread.start()
             await asyncio.to_thread(started.wait, 10)
         await asyncio.to_thread(thread.join, 10)
-        assert [str(exc) for exc in raised] == ["interrupted"]
+        assert raised == ["interrupted"]
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             copy.state.execute("SELECT 1")
 
 
 async def test_an_episode_ends_while_a_thread_makes_one_call_after_the_other(spec: UniverseSpec) -> None:
     """Whatever it is about to do is refused; no call meets a database that is gone."""
-    for _ in range(5):
+    for _ in range(20):
         ended: list[str] = []
         async with open_universe(spec) as copy:
             begun = threading.Event()
 
-            def work(db: sqlite3.Connection = copy.state, begun: threading.Event = begun) -> None:
+            def work(
+                db: sqlite3.Connection = copy.state, begun: threading.Event = begun, ended: list[str] = ended
+            ) -> None:
                 try:
                     while True:
                         db.execute("UPDATE store SET stock = stock + 1 WHERE id % 1000 = 3")
@@ -146,13 +146,11 @@ async def test_an_episode_ends_while_a_thread_makes_one_call_after_the_other(spe
                 except sqlite3.Error as exc:
                     ended.append(str(exc))
 
-            threads = [threading.Thread(target=work) for _ in range(3)]
-            for thread in threads:
-                thread.start()
+            thread = threading.Thread(target=work)
+            thread.start()
             await asyncio.to_thread(begun.wait, 10)
-        for thread in threads:
-            await asyncio.to_thread(thread.join, 10)
-        assert len(ended) == 3
+        await asyncio.to_thread(thread.join, 10)
+        assert ended[0] in ("interrupted", "Cannot operate on a closed database.")
 
 
 async def test_what_an_env_leaves_open_outlives_the_copy(spec: UniverseSpec) -> None:
@@ -336,9 +334,14 @@ async def test_a_connection_is_a_connection(spec: UniverseSpec) -> None:
         assert db.execute("SELECT id AS one FROM store WHERE id = :id", {"id": 3}).fetchone()["one"] == 3
         with db:
             db.executemany("UPDATE store SET stock = ? WHERE id = ?", [(1, 1), (2, 2)])
-        with pytest.raises(ZeroDivisionError), db:
-            db.execute("DELETE FROM store")
-            raise ZeroDivisionError
+
+        def fail() -> None:
+            with db:
+                db.execute("DELETE FROM store")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
         assert db.execute("SELECT sum(stock) FROM store").fetchone()[0] == 100_000 - 17
         db.create_function("twice", 1, lambda value: value * 2)
         assert db.execute("SELECT twice(4)").fetchone()[0] == 8

@@ -58,6 +58,7 @@ def everything(connection: sqlite3.Connection) -> dict[str, Any]:
 
 
 def as_lists(changes: StateChanges) -> list[tuple[str, Any, Any]]:
+    """Changes in the shortest form."""
     return [(change.path, change.before, change.after) for change in changes.changes]
 
 
@@ -148,7 +149,7 @@ async def test_schema_changes(tmp_path: Path) -> None:
             UPDATE orders SET status = 'sent' WHERE id = 9;
         """)
         changes = await copy.changes()
-        told = dict((path, (before, after)) for path, before, after in as_lists(changes))
+        told = {path: (before, after) for path, before, after in as_lists(changes)}
         assert told["/fresh/1"] == (MISSING, {"id": 1, "x": "a"})
         assert told["/fresh/3"] == (MISSING, {"id": 3, "x": 9})
         assert told["/log/1"] == ({"at": 0, "what": "began"}, MISSING)
@@ -262,5 +263,6 @@ async def test_whatever_is_done_the_changes_are_all_there_are(
 
 
 def schema(connection: sqlite3.Connection) -> Any:
+    """What a database consists of, read in the plainest way."""
     rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql NOT NULL ORDER BY 1").fetchall()
     return rows, connection.execute("PRAGMA user_version").fetchone()

@@ -195,7 +195,7 @@ async def test_changes_that_lead_out_of_the_directory_are_refused(spec: Universe
     for path in ("/../out", "/deep/../../out", "/", "", "/link/x", "/deep//x", "/a/./b", "/a~1..~1b"):
         found = StateChanges.from_json({"changes": [{"path": path, "after": entry}]})
         async with open_universe(spec) as copy:
-            with pytest.raises(UniverseError, match="cannot be (made|changed) again"):
+            with pytest.raises(UniverseError, match=r"cannot be (made|changed) again"):
                 apply(found, copy.state)
     found = StateChanges.from_json(
         {
@@ -310,6 +310,11 @@ HOLD = """
 """
 
 
+def listed(folder: Path) -> list[Path]:
+    """What is in a folder."""
+    return sorted(folder.iterdir())
+
+
 def hold(spec: UniverseSpec, temp: Path) -> subprocess.Popen[str]:
     """A process with two copies open."""
     arguments = [sys.executable, "-c", textwrap.dedent(HOLD), str(spec.path), str(temp)]
@@ -326,15 +331,13 @@ async def test_what_a_killed_process_left_is_removed(spec: UniverseSpec, temp: P
         try:
             killed.send_signal(signal.SIGKILL)
             killed.wait()
-            mark = next(path for path in temp.iterdir() if f"-{killed.pid}-" in path.name)
-            os.rename(
-                mark, mark.with_name(mark.name.replace(f"-{killed.pid}-", f"-{alive.pid}-"))
-            )  # the id was given again
+            for path in listed(temp):  # the process id was given again
+                path.rename(path.with_name(path.name.replace(f"-{killed.pid}-", f"-{alive.pid}-")))
             (temp / "agent-env-universe-1-notours").mkdir()
             (temp / "agent-env-universe-1-0123abcd-link").symlink_to(spec.path)
-            assert len(list(temp.iterdir())) == 8
+            assert len(listed(temp)) == 8
             async with open_universe(spec) as copy:
-                left = sorted(path.name for path in temp.iterdir())
+                left = [path.name for path in listed(temp)]
                 assert [name for name in left if f"-{killed.pid}-" in name] == []
                 assert len([name for name in left if f"-{alive.pid}-" in name]) == 3
                 assert copy.state.exists()
@@ -343,7 +346,7 @@ async def test_what_a_killed_process_left_is_removed(spec: UniverseSpec, temp: P
         finally:
             alive.kill()
     assert len(sweep_left_copies()) == 2
-    assert sorted(path.name for path in temp.iterdir()) == [
+    assert [path.name for path in listed(temp)] == [
         "agent-env-universe-1-0123abcd-link",
         "agent-env-universe-1-notours",
     ]

@@ -75,6 +75,27 @@ class PrivateConnection(sqlite3.Connection):
 class PrivateCursor(sqlite3.Cursor):
     """A cursor of a `PrivateConnection`."""
 
+    def __next__(self) -> Any:
+        # Written out, for it is done for each row.
+        connection: Any = self.connection
+        calls = connection.calls
+        calls.append(None)
+        try:
+            if connection.has_ended:
+                raise _closed()
+            return _next_row(self)
+        finally:
+            calls.pop()
+            if connection.has_ended:
+                connection.close_if_ended()
+
+
+_next_row: Callable[[sqlite3.Cursor], Any] = sqlite3.Cursor.__next__
+
+
+def _closed() -> sqlite3.ProgrammingError:
+    return sqlite3.ProgrammingError("Cannot operate on a closed database.")
+
 
 def _counted(connection_of: Callable[[Any], PrivateConnection], method: F) -> F:
     """Return a method that counts as a call while it runs."""
@@ -85,7 +106,7 @@ def _counted(connection_of: Callable[[Any], PrivateConnection], method: F) -> F:
         connection.calls.append(None)
         try:
             if connection.has_ended:
-                raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
+                raise _closed()
             return method(self, *arguments, **keywords)
         finally:
             connection.calls.pop()
@@ -94,8 +115,7 @@ def _counted(connection_of: Callable[[Any], PrivateConnection], method: F) -> F:
     return call  # type: ignore[return-value]
 
 
-# What gives the interpreter up while SQLite works and looks at the connection again afterwards. Stepping a cursor by a `for`
-# does not look at it, but for the error it raises, and counting it would double what a row costs.
+# What gives the interpreter up while SQLite works, and looks at the connection again afterwards.
 for _name in ("commit", "rollback", "__exit__", "backup", "blobopen", "serialize", "deserialize", "iterdump"):
     if hasattr(sqlite3.Connection, _name):  # some are not there in every build and version
         setattr(PrivateConnection, _name, _counted(lambda self: self, getattr(PrivateConnection, _name)))
