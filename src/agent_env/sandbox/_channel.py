@@ -27,6 +27,8 @@ class Channel(asyncio.Protocol):
         self.is_ready: asyncio.Future[None] = self._loop.create_future()
         """Done when the other end has said so; an error when it has ended before."""
         self.has_ended = asyncio.Event()
+        self.was_lost = False
+        """Whether the other end went before it was told to."""
         self.why_lost: Callable[[], str] = lambda: "it has ended"
         """Asked when the other end is gone."""
 
@@ -58,10 +60,12 @@ class Channel(asyncio.Protocol):
             waiting.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.was_lost = self.was_lost or not self._is_over
         self.has_ended.set()
         self._fail("" if exc is None else f"{exc}")
 
     def _lose(self, why: str) -> None:
+        self.was_lost = True
         self._fail(why)
         self.close()
 
@@ -123,10 +127,11 @@ class Channel(asyncio.Protocol):
     def end(self) -> None:
         """Have the other end notice that it is over."""
         if self._transport is not None and self.is_open:
+            self._is_over = True
             self._transport.write_eof()
-        self._is_over = True
 
     def close(self) -> None:
         """Give the socket back, whatever is in it."""
+        self._is_over = True
         if self._transport is not None:
             self._transport.abort()

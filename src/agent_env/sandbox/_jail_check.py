@@ -14,7 +14,7 @@ from pathlib import Path
 from agent_env.errors import SandboxUnavailableError
 from agent_env.sandbox._guard import Guard
 from agent_env.sandbox._jail import Jail, jail_command
-from agent_env.sandbox._launch import COMPILE, PYTHON_OPTIONS, sources
+from agent_env.sandbox._launch import COMPILE, PYTHON_OPTIONS, code_for_this_python, sources
 from agent_env.sandbox._place import base_dir
 from agent_env.sandbox._uids import leased_uid
 
@@ -78,7 +78,7 @@ def _pythons() -> Iterator[tuple[str, Path | None]]:
 
 
 def _try(jail: Jail) -> tuple[bytes | None, str]:
-    """Make a jail, and in it the code of a first process. Return that, or why it cannot be."""
+    """Make a jail, and see what code its first process can run. Return that, or why there is none."""
     with tempfile.TemporaryDirectory(dir=base_dir(), prefix=".new-") as folder:
         work = Path(folder) / "work"
         work.mkdir(mode=0o700)
@@ -95,7 +95,7 @@ def _try(jail: Jail) -> tuple[bytes | None, str]:
                 except subprocess.TimeoutExpired:
                     return None, f"bwrap has not started a program within {_TRY_S:g} s"
     if done.returncode == 0:
-        return done.stdout, ""
+        return done.stdout or code_for_this_python(), ""
     return None, why_not(done.stderr.decode("utf-8", "replace"), proc=Path("/proc"))
 
 

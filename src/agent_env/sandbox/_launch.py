@@ -13,8 +13,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.abc import InspectLoader
 from importlib.resources import files
+from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
+from types import CodeType
 
 from anyio import Semaphore
 from anyio.lowlevel import RunVar
@@ -32,10 +35,12 @@ logger = logging.getLogger(__name__)
 PYTHON_OPTIONS = ("-I", "-S", "-B", "-c")
 """A bare Python: nothing but its own library, and none of its start-up but what it cannot do without."""
 
-COMPILE = "import marshal,sys\nw=sys.stdout.buffer.write\n" + (
-    "w(marshal.dumps([(n,compile(s,n,'exec',0,1,2))for n,s in marshal.loads(sys.stdin.buffer.read())]))"
+COMPILE = (
+    "import marshal,sys\nmagic,modules=marshal.loads(sys.stdin.buffer.read())\n"
+    "from _frozen_importlib_external import MAGIC_NUMBER\nif magic!=MAGIC_NUMBER:\n"
+    " sys.stdout.buffer.write(marshal.dumps([(n,compile(s,n,'exec',0,1,2))for n,s in modules]))"
 )
-"""A program that makes `sources()` into the code that its own Python can run."""
+"""A program that makes `sources()` into what its own Python can run, unless that is what this one can run too."""
 
 _BOOT = (
     "import marshal,sys\nc=int(sys.argv[1])\n"
@@ -43,6 +48,8 @@ _BOOT = (
     "m.main(c)"
 )
 """Takes the code from the channel, with nothing behind it, and runs it."""
+
+_INSIDE = "agent_env.sandbox._inside"
 
 _START_S = 30.0
 """Seconds that a sandbox may take to answer for the first time; it takes a fiftieth of one."""
@@ -70,17 +77,24 @@ class Launch:
 
 
 def sources() -> bytes:
-    """The modules that run inside, as every version of Python can read them."""
+    """The modules that run inside, as every version of Python can read them, and what tells the version of this one."""
     folder = files("agent_env.sandbox") / "_inside"
-    modules = [(f"agent_env.sandbox._inside.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
-    return marshal.dumps(modules, 2)
+    modules = [(f"{_INSIDE}.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
+    return marshal.dumps((MAGIC_NUMBER, modules), 2)
 
 
 @cache
 def code_for_this_python() -> bytes:
-    """The modules that run inside, compiled for the Python that runs this."""
-    modules: list[tuple[str, str]] = marshal.loads(sources())
-    return marshal.dumps([(name, compile(text, name, "exec", 0, True, 2)) for name, text in modules])  # noqa: FBT003
+    """The modules that run inside, compiled for the Python that runs this: what it keeps of them on the disk, where it can."""
+    modules: list[tuple[str, CodeType]] = []
+    for name in MODULES:
+        spec = find_spec(f"{_INSIDE}.{name}")
+        assert spec is not None
+        assert isinstance(spec.loader, InspectLoader)
+        code = spec.loader.get_code(spec.name)
+        assert code is not None
+        modules.append((spec.name, code))
+    return marshal.dumps(modules)
 
 
 class Turn:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from agent_env.bundle import SandboxSpec
 from agent_env.sandbox._blocking import in_thread
+from agent_env.sandbox._channel import Channel
 from agent_env.sandbox._inside.processes import kill, running
 from agent_env.sandbox._launch import Launch, code_for_this_python, open_channel, turn_to_start
 from agent_env.sandbox._place import sandbox_folder
@@ -56,6 +57,7 @@ async def open_host(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator[
                 configuration={},
                 environment={"TMPDIR": str(temporary)},
             )
+            channel: Channel | None = None
             try:
                 async with open_channel(launch, folder, turn) as channel:
                     yield SupervisedSandbox(
@@ -67,7 +69,8 @@ async def open_host(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator[
                         output_bytes=4 * spec.output_chars,
                     )
             finally:
-                await in_thread(partial(_kill_marked, mark), what=f"looking for what is left of sandbox {mark}")
+                if channel is not None and channel.was_lost:
+                    await in_thread(partial(_kill_marked, mark), what=f"looking for what is left of sandbox {mark}")
 
 
 def _kill_marked(mark: str) -> None:
