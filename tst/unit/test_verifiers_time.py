@@ -124,10 +124,10 @@ async def test_a_verifier_is_scored_that_ended_while_the_loop_was_held_up(
     make_function: MakeFunction, code: str
 ) -> None:
     """In time by its own clock, whatever the other tasks of the loop do."""
-    scoring = asyncio.create_task(scored(make_function(code), timeout_s=0.3))
+    scoring = asyncio.create_task(scored(make_function(code), timeout_s=0.5))
     for _ in range(3):
         await asyncio.sleep(0.01)
-        hold_the_loop(0.25)
+        hold_the_loop(0.4)
     assert await scoring == 1
 
 
