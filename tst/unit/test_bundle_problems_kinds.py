@@ -295,6 +295,24 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], list[str]]] = {
         {"tasks/a.yaml": verify("{check: {}}")},
         ["tasks/a.yaml:3: the check checks nothing, write called:, not_called:, said: or not_said:"],
     ),
+    "a check of words that are none": (
+        {"tasks/a.yaml": verify("{check: {said: ['**']}}")},
+        ["tasks/a.yaml:3: item 1 of 'said' is \"**\", write words or a number"],
+    ),
+    "a file for the score without a name": (
+        {"bundle.yaml": BOX, "tasks/a.yaml": verify("{command: x, score_file: ''}")},
+        ["tasks/a.yaml:3: 'score_file' is empty, write some text"],
+    ),
+    "the state of a server at a url": (
+        {
+            "bundle.yaml": HEADER + "  web: {mcp: {url: 'http://x'}}\nagents: {clerk: {envs: [store, web]}}\n",
+            "tasks/a.yaml": verify("{state: web, equals: start}"),
+        },
+        [
+            "tasks/a.yaml:3: env 'web' is a server that keeps no state of the episode's own,"
+            " use a check: verifier, or let each episode start a server"
+        ],
+    ),
     "a check of a tool that is not there": (
         {"tasks/a.yaml": verify("{check: {not_called: [{tool: sell}, {tool: seel}]}}")},
         ["tasks/a.yaml:3: the check names 'seel', which is no tool, did you mean 'sell'?"],

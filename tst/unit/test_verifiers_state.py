@@ -432,6 +432,12 @@ async def test_a_state_that_is_no_json_cannot_be_compared(make_shop: MakeShop) -
     shop = make_shop()
     step = Verify(id="state", verifier=shop.verifier())
     wanted = partial(wanted_state, shop.task, timeout_s=5)
-    means = VerifyMeans(root=shop.task.bundle.root, sandboxes={}, ask=None, wanted=wanted)
+    state = {**STATE, "sold": {"tea"}}
+
+    async def no_changes() -> None:
+        return None
+
+    left = LeftState(spec=shop.task.bundle.envs["shop"].universe, state=state, changes=no_changes)
+    means = VerifyMeans(root=shop.task.bundle.root, sandboxes={}, ask=None, wanted=wanted, lefts={"shop": left})
     with pytest.raises(StepFailedError, match="env 'shop': the state cannot be compared: /sold is not JSON: a set"):
-        await verify_step(step, view({"shop": {**STATE, "sold": {"tea"}}}), means, timeout_s=5)
+        await verify_step(step, view({"shop": state}), means, timeout_s=5)

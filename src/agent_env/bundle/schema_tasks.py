@@ -137,7 +137,7 @@ class RunFile(Shape):
     python: str | None = None
     """`scripts/file.py:function`."""
     command: str | None = None
-    """For `sh -c` in a sandbox. An exit code other than 0 fails the step."""
+    """For the shell of a sandbox. An exit code other than 0 fails the step."""
     sandbox: str | None = None
     """With `command`: the env that is the sandbox; with one in the bundle, that one when nothing is written."""
     files: str | None = None
@@ -217,12 +217,12 @@ class VerifyCommand(VerifyFile):
     """A command in a sandbox: it scores 1 where it ends with 0, else 0; or what it writes to a file."""
 
     command: str
-    """For `sh -c`, in the sandbox's working directory."""
+    """For the sandbox's shell, in its working directory."""
     sandbox: str | None = None
     """The env that is the sandbox; with one in the bundle, that one when nothing is written."""
     files: str | None = None
     """A folder of the bundle that is there just for the command, in `$AGENT_ENV_VERIFIER`."""
-    score_file: str | None = None
+    score_file: Annotated[str, Field(min_length=1)] | None = None
     """The file in the sandbox that the command writes a number to, or `{"score": ..., "explanation": ...}`."""
 
 
@@ -235,6 +235,10 @@ class CallPatternFile(Shape):
     """The arguments that count; a call may have others."""
 
 
+Said = Annotated[str, Field(pattern=r"\w")]
+"""Words or a number: something that can be said."""
+
+
 class CheckFile(Shape):
     """Checks on the conversation: the score is the share of them that hold."""
 
@@ -242,9 +246,9 @@ class CheckFile(Shape):
     """Each was called, and the answer was no error."""
     not_called: list[CallPatternFile] = []
     """None was called."""
-    said: list[str] = []
+    said: list[Said] = []
     """Each is in what the agent said to whoever asked."""
-    not_said: list[str] = []
+    not_said: list[Said] = []
     """None is in it."""
 
     @model_validator(mode="after")

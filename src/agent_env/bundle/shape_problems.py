@@ -32,6 +32,7 @@ _WANTED = {
     "misfit_wanted": "gold, start, {after: [calls]} or {universe: file}",
     "misfit_reward": "the id of a verify step, or weights {id: 0.5, ...}",
 }
+_PATTERNS = {"^/": "a JSON Pointer, which begins with a /", r"\w": "words or a number"}
 _NAME = "letters, digits and . _ - /, a letter or digit first"
 _KINDS = {STEP_ERROR: ("step", STEP_KINDS), VERIFY_ERROR: ("verifier", VERIFY_KINDS)}
 
@@ -125,16 +126,15 @@ def _say(name: str, error: ErrorDetails) -> tuple[str, str]:
             fix = f'write text, in quotes: "{json.dumps(given)}"'
         return f"{name} is {_given(given)}", fix
     if kind == "string_pattern_mismatch":
-        is_pointer = context["pattern"] == "^/"
-        return f"{name} is {_given(given)}", f"write {'a JSON Pointer, which begins with a /' if is_pointer else _NAME}"
+        return f"{name} is {_given(given)}", f"write {_PATTERNS.get(context['pattern'], _NAME)}"
     if kind == "literal_error":
         expected = str(context["expected"])
         near = closest(str(given), [option.strip("'") for option in expected.replace(" or ", ", ").split(", ")])
         return f"{name} is {_given(given)}", f"did you mean '{near}'?" if near else f"write one of {expected}"
     if kind == "greater_than":
         return f"{name} is {_given(given)}", f"write a number above {context['gt']:g}"
-    if kind == "too_short":
-        return f"{name} is empty", "write at least one"
+    if kind in ("too_short", "string_too_short"):
+        return f"{name} is empty", "write at least one" if kind == "too_short" else "write some text"
     return f"{name} is {_given(given)}", error["msg"].replace("Input should", "it should")
 
 

@@ -130,9 +130,9 @@ class Command:
     env: str
     """The sandbox, by its name in `Bundle.envs`."""
     command: str
-    """For `sh -c`, in the sandbox's working directory."""
+    """For the sandbox's shell, in its working directory."""
     files: Path | None = None
-    """A folder of the bundle that is put at `/verifier` just for the command, and taken away after it; relative."""
+    """A folder of the bundle that is put into the sandbox just for the command, which finds it in `$AGENT_ENV_VERIFIER`; relative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

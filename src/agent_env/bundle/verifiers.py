@@ -122,6 +122,10 @@ class Verifiers:
             what = f"env '{env.name}' is a sandbox, whose state is not compared"
             self._problem(document, (*loc, "state"), what, "use a command: verifier")
             return None
+        if env.mcp is not None and (env.mcp.shared or env.mcp.url is not None):
+            what = f"env '{env.name}' is a server that keeps no state of the episode's own"
+            self._problem(document, (*loc, "state"), what, "use a check: verifier, or let each episode start a server")
+            return None
         equals = written.equals
         if equals == "gold" and not has_gold:
             what = "the state is compared with what gold leaves, and the task has no gold"

@@ -40,6 +40,7 @@ from agent_env.verify.command import how_it_ended, run_command
 from agent_env.verify.function import StepFailedError, call_function
 from agent_env.verify.permission import judges_allowed
 from agent_env.verify.score import VerifyMeans, verify_step
+from agent_env.verify.state import LeftState
 
 __all__ = ["own"]
 
@@ -97,7 +98,7 @@ class _Steps:
             if at > last_prompt and isinstance(step, Verify):
                 await self._keep_states()
             # After a cut no agent is prompted, and what only leads up to a prompt is left out with it.
-            leads_up = isinstance(step, Prompt) or (isinstance(step, RunPython) and at < last_prompt)
+            leads_up = isinstance(step, Prompt) or (isinstance(step, RunPython | RunCommand) and at < last_prompt)
             if self._core.cut is not None and leads_up:
                 continue
             if not await self._step(step):
@@ -183,6 +184,10 @@ class _Steps:
             sandboxes=self._sandboxes(),
             ask=ask_judge if judges_allowed(self._core.limits.judges) else None,
             wanted=partial(wanted_state, self._core.task, timeout_s=timeout_s),
+            lefts={
+                name: LeftState(spec=self._bundle.envs[name].universe, state=session.state, changes=session.changes)
+                for name, session in self._core.envs.items()
+            },
         )
         verdict = await verify_step(step, self._core.view(), means, timeout_s=timeout_s)
         if isinstance(verdict.outcome, Skipped):

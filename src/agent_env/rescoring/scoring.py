@@ -38,11 +38,12 @@ from agent_env.errors import AgentEnvError, RewardError
 from agent_env.outcome import CutReason, EpisodeResult, FailureKind, Outcome, Score, Skipped
 from agent_env.rescoring.heard import Heard, hear
 from agent_env.runs import RunEvent, RunIndex, RunState, RunSummary
-from agent_env.universe import StateChanges, apply, open_universe, open_universe_on_disk
+from agent_env.universe import StateChanges, apply, changes_on_disk, open_universe, open_universe_on_disk
 from agent_env.verify import resolve_reward
 from agent_env.verify.function import StepFailedError, call_function
 from agent_env.verify.permission import judges_allowed
 from agent_env.verify.score import VerifyMeans, verify_step
+from agent_env.verify.state import LeftState
 from agent_env.verify.verdict import JudgeRecord
 
 __all__ = ["Rescored", "rescore"]
@@ -125,7 +126,8 @@ async def _one(index: RunIndex, bundle: Bundle, run: RunSummary, reward: str | N
     heard = hear(events, played=bundle.played)
     scores, judges, skipped = _kept_scores(task, steps, events), dict[str, JudgeRecord](), dict[str, Skipped]()
     async with AsyncExitStack() as stack:
-        states = await _states(task, events, steps, stack)
+        lefts = await _states(task, events, steps, stack)
+        states = {name: left.state for name, left in lefts.items()}
         ask = complete if judges_allowed(limits.judges) else None
         for step in steps:
             view = _view(task, run, heard, scores, states)
@@ -134,7 +136,7 @@ async def _one(index: RunIndex, bundle: Bundle, run: RunSummary, reward: str | N
             elif isinstance(step, Verify):
                 timeout_s = limits.verify_s if step.timeout_s is None else step.timeout_s
                 wanted = partial(wanted_state, task, timeout_s=timeout_s)
-                means = VerifyMeans(root=bundle.root, sandboxes={}, ask=ask, wanted=wanted)
+                means = VerifyMeans(root=bundle.root, sandboxes={}, ask=ask, wanted=wanted, lefts=lefts)
                 verdict = await verify_step(step, view, means, timeout_s=timeout_s)
                 if isinstance(verdict.outcome, Skipped):
                     skipped[step.id] = verdict.outcome
@@ -197,10 +199,10 @@ def _kept_scores(task: Task, again: Sequence[Step], events: Sequence[RunEvent]) 
 
 async def _states(
     task: Task, events: Sequence[RunEvent], steps: Sequence[Step], stack: AsyncExitStack
-) -> dict[str, Any]:
+) -> dict[str, LeftState]:
     """Make each env's state again, as the agent left it."""
     recorded = {str(event.data.get("env")): event.data for event in events if event.kind == "state"}
-    states: dict[str, Any] = {}
+    states: dict[str, LeftState] = {}
     for step in task.steps:
         if not isinstance(step, DeployEnv) or step in steps:
             continue
@@ -215,11 +217,13 @@ async def _states(
         changes = StateChanges.from_json(data)
         if spec.python is not None:
             copy = await stack.enter_async_context(open_universe(spec.universe))
-            states[step.env] = await to_thread.run_sync(apply, changes, copy.state)
+            state = await to_thread.run_sync(apply, changes, copy.state)
+            told = partial(copy.changes, state)
         else:
             folder = await stack.enter_async_context(open_universe_on_disk(spec.universe))
             await to_thread.run_sync(_apply_in_folder, changes, spec.universe, folder)
-            states[step.env] = folder
+            state, told = folder, partial(changes_on_disk, folder)
+        states[step.env] = LeftState(spec=spec.universe, state=state, changes=told)
     return states
 
 

@@ -35,7 +35,7 @@ class VerifyMeans:
     wanted: Callable[[StateVerifier], Awaitable[WantedState]] | None = None
     """Makes the state that a state verifier compares with."""
     lefts: Mapping[str, LeftState] = field(default_factory=dict[str, LeftState])
-    """The states of the episode's envs, by the env's name; where one is not here, only a JSON state can be compared."""
+    """The states of the episode's envs, by the env's name."""
 
 
 async def verify_step(step: Verify, view: EpisodeView, means: VerifyMeans, *, timeout_s: float | None) -> Verdict:
@@ -75,23 +75,16 @@ async def _verdict(step: Verify, view: EpisodeView, means: VerifyMeans, timeout_
                 return Verdict(outcome=Skipped(step=step.id, reason=JUDGES_OFF))
             return await judge_verdict(step.id, judge, view, ask=means.ask, timeout_s=timeout_s)
         case StateVerifier() as state:
-            return Verdict(outcome=await _state_score(step, state, view, means, timeout_s))
+            return Verdict(outcome=await _state_score(step, state, means, timeout_s))
 
 
-async def _state_score(
-    step: Verify, verifier: StateVerifier, view: EpisodeView, means: VerifyMeans, timeout_s: float | None
-) -> Score:
+async def _state_score(step: Verify, verifier: StateVerifier, means: VerifyMeans, timeout_s: float | None) -> Score:
     env = verifier.env
-    if env not in view.states or means.wanted is None:
+    if env not in means.lefts or means.wanted is None:
         message = f"env '{env}' was not deployed, so its state cannot be compared"
         raise StepFailedError(FailureKind.VERIFIER_RAISED, message)
     wanted = await means.wanted(verifier)
-    left = means.lefts.get(env) or LeftState(spec=wanted.spec, state=view.states[env], changes=_untold)
-    return await state_score(step.id, verifier, wanted, left, timeout_s=timeout_s)
-
-
-async def _untold() -> None:
-    return None
+    return await state_score(step.id, verifier, wanted, means.lefts[env], timeout_s=timeout_s)
 
 
 async def _python_score(step: Verify, target: PythonRef, view: EpisodeView, timeout_s: float | None) -> Score:
