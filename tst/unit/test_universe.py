@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import tempfile
+import threading
 import time
-from contextlib import AsyncExitStack, closing
+from collections.abc import Callable
+from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from agent_env.bundle import UniverseKind, UniverseSpec
 from agent_env.errors import UniverseError
-from agent_env.universe import open_universe
+from agent_env.universe import StateChanges, compare, open_universe
+from agent_env.universe.containers import Untouched
 
 
 def database(path: Path, *, wal: bool = False) -> UniverseSpec:
@@ -232,3 +236,84 @@ async def test_many_copies_at_once_read_the_file_once(tmp_path: Path, monkeypatc
             tasks = [group.create_task(open_one()) for _ in range(100)]
         assert len({id(task.result()) for task in tasks}) == 100
     assert reads.count(path) == 1
+
+
+async def test_changes_of_a_json_universe(tmp_path: Path) -> None:
+    """What the env holds at the end against the file, also where it has put another value in the place of its state."""
+    path = tmp_path / "u.json"
+    path.write_text('{"orders": {"#W1": {"status": "open", "items": [1]}}, "n": 1}')
+    async with open_universe(UniverseSpec(path=path, kind=UniverseKind.JSON)) as copy:
+        assert await copy.changes() == StateChanges()
+        copy.state["orders"]["#W1"]["items"].append(2)
+        copy.state["n"] = 1.0
+        changes = await copy.changes()
+        assert [change.as_json() for change in changes.changes] == [{"path": "/orders/#W1/items/1", "after": 2}]
+        assert [change.path for change in (await copy.changes({"orders": {}})).changes] == ["/n", "/orders/#W1"]
+        assert (await copy.changes(None)).changes[0].path == ""
+    async with open_universe(None) as copy:
+        copy.state["x"] = (1, 2)
+        assert [change.as_json() for change in (await copy.changes()).changes] == [{"path": "/x", "after": [1, 2]}]
+
+
+class Hostile:
+    """An object that raises whatever is asked of it."""
+
+    @property
+    def __class__(self) -> type:
+        raise ZeroDivisionError("no\nclass")
+
+
+@pytest.mark.parametrize("make", [Hostile, set, threading.Lock, lambda: [Path], lambda: {Hostile(): 1}])
+async def test_what_cannot_be_compared_is_an_error_of_one_line(tmp_path: Path, make: Callable[[], object]) -> None:
+    """Whatever an env has put into its state, and whatever that raises."""
+    path = tmp_path / "u.json"
+    path.write_text('{"x": [1]}')
+    async with open_universe(UniverseSpec(path=path, kind=UniverseKind.JSON)) as copy:
+        copy.state["x"].append(make())
+        with pytest.raises(UniverseError, match=r"^the state cannot be compared: .+") as raised:
+            await copy.changes()
+        assert "\n" not in str(raised.value)
+
+
+async def test_two_copies_of_a_large_universe_are_compared_by_what_they_touched(tmp_path: Path) -> None:
+    """As the state verifier does: what gold calls leave against what the agent left."""
+    path = tmp_path / "u.json"
+    path.write_text(json.dumps({"t": {str(at): {"rows": [at], "pad": "x" * 100} for at in range(1000)}}))
+    spec = UniverseSpec(path=path, kind=UniverseKind.JSON)
+    async with open_universe(spec) as wanted, open_universe(spec) as left:
+        assert not await compare(wanted, left)
+        wanted.state["t"]["5"]["rows"] += [1, 2]
+        left.state["t"]["5"]["rows"] += [2, 1.0]
+        left.state["t"]["6"]["at"] = "now"
+        assert not await compare(wanted, left, ignore=["/t/*/at"], unordered=["/t/*/rows"])
+        found = await compare(wanted, left, ignore=["/t/*/at"])
+        assert [str(change) for change in found.changes] == ["/t/5/rows/1: 1 is now 2", "/t/5/rows/2: 2 is now 1.0"]
+        untouched = sum(isinstance(value, Untouched) for value in dict.values(left.state["t"]))
+        assert untouched == 998
+
+
+async def test_a_state_that_a_thread_still_writes_to_is_compared_or_said(tmp_path: Path) -> None:
+    """A tool that was stopped for its time may go on; nothing but an error of ours comes of it."""
+    path = tmp_path / "u.json"
+    path.write_text(json.dumps({"t": {str(at): {"rows": [at], "pad": "x" * 100} for at in range(1000)}}))
+    async with open_universe(UniverseSpec(path=path, kind=UniverseKind.JSON)) as copy:
+        stop = threading.Event()
+
+        def write() -> None:
+            at = 0
+            while not stop.is_set():
+                at += 1
+                copy.state["t"][f"new {at % 500}"] = {"n": at}
+                copy.state["t"].pop(f"new {(at * 7) % 500}", None)
+                copy.state["t"][str(at % 1000)]["rows"][:] = [at] * (at % 3)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            for _ in range(20):
+                with suppress(UniverseError):
+                    await copy.changes()
+        finally:
+            stop.set()
+            thread.join()
+        assert (await copy.changes()).changes

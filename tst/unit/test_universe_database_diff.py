@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from agent_env.bundle import UniverseKind, UniverseSpec
-from agent_env.universe import MISSING, StateChanges, apply, compare, open_universe, shared_pages
+from agent_env.errors import UniverseError
+from agent_env.universe import MISSING, ChangeLimits, StateChanges, apply, compare, open_universe, shared_pages
 
 SCHEMA = """
 CREATE TABLE orders (id INTEGER PRIMARY KEY, user TEXT, status TEXT, total REAL, note BLOB);
@@ -163,6 +164,166 @@ async def test_schema_changes(tmp_path: Path) -> None:
         apply(changes, fresh.state)
         assert everything(fresh.state) == wanted
         assert (await fresh.changes()).changes == changes.changes
+
+
+ODD_SCHEMA = """
+CREATE TABLE "odd ""name"" / ~" ("a b" INTEGER PRIMARY KEY, "q""q" TEXT UNIQUE, 'select' REAL);
+CREATE TABLE made (id INTEGER PRIMARY KEY, n INTEGER, twice INT AS (n * 2), stored INT AS (n * 3) STORED) STRICT;
+CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, n);
+CREATE TABLE named (rowid TEXT, _rowid_ TEXT, n);
+CREATE TABLE all_named (rowid TEXT, _rowid_ TEXT, oid TEXT PRIMARY KEY);
+CREATE TABLE nocase (k TEXT PRIMARY KEY COLLATE NOCASE, v) WITHOUT ROWID;
+CREATE TABLE backwards (k INTEGER PRIMARY KEY DESC, v);
+CREATE TABLE child (id INTEGER PRIMARY KEY, of REFERENCES counted (id) ON DELETE CASCADE);
+CREATE TABLE noted (what);
+CREATE TRIGGER note AFTER UPDATE ON counted BEGIN INSERT INTO noted VALUES (new.n); END;
+CREATE TRIGGER note_gone AFTER DELETE ON counted BEGIN INSERT INTO noted VALUES ('gone'); END;
+CREATE VIRTUAL TABLE docs USING fts5 (title, body);
+CREATE VIRTUAL TABLE old_docs USING fts4 (title, body);
+CREATE VIRTUAL TABLE places USING rtree (id, west, east);
+CREATE TABLE docs_archive (title);
+"""
+
+
+async def test_schemas_of_every_kind(tmp_path: Path) -> None:
+    """Names with quotes, generated columns, virtual tables, triggers, foreign keys, and columns that are called rowid."""
+    spec = write(tmp_path / "u.db", more=ODD_SCHEMA)
+    with closing(sqlite3.connect(spec.path)) as connection:
+        connection.executescript("""
+            INSERT INTO "odd ""name"" / ~" VALUES (1, 'one', 1), (2, 'two', 2);
+            INSERT INTO made (id, n) VALUES (1, 1);
+            INSERT INTO counted (n) VALUES (1), (2), (3), (4);
+            INSERT INTO named VALUES ('a', 'b', 1), ('a', 'b', 1);
+            INSERT INTO all_named VALUES ('a', 'b', 'c');
+            INSERT INTO nocase VALUES ('a', 1), ('B', 2);
+            INSERT INTO backwards VALUES (5, 1), (3, 2);
+            INSERT INTO child VALUES (1, 2);
+            INSERT INTO docs VALUES ('first', 'some words'), ('second', 'other words');
+            INSERT INTO old_docs VALUES ('first', 'some words');
+            INSERT INTO places VALUES (1, 1.5, 2.5);
+            INSERT INTO docs_archive VALUES ('kept');
+        """)
+    async with open_universe(spec) as copy:
+        assert not await copy.changes()
+        copy.state.executescript("""
+            CREATE TEMP TABLE made (id);
+            INSERT INTO temp.made VALUES (7);
+            UPDATE "odd ""name"" / ~" SET "q""q" = CASE "q""q" WHEN 'one' THEN 'x' ELSE 'one' END;
+            UPDATE "odd ""name"" / ~" SET "q""q" = 'two' WHERE "q""q" = 'x';
+            UPDATE main.made SET n = 5;
+            PRAGMA foreign_keys = ON;
+            UPDATE counted SET n = 9 WHERE id = 1;
+            DELETE FROM counted WHERE id IN (2, 4);
+            INSERT INTO counted (n) VALUES (8);
+            DELETE FROM named WHERE oid = 1;
+            UPDATE all_named SET rowid = 'z';
+            UPDATE nocase SET v = 7 WHERE k = 'b';
+            UPDATE backwards SET v = 7 WHERE k = 3;
+            UPDATE docs SET body = 'new words' WHERE title = 'second';
+            INSERT INTO docs VALUES ('third', 'more');
+            DELETE FROM old_docs;
+            UPDATE places SET east = 3.5;
+            INSERT INTO docs_archive VALUES ('new');
+        """)
+        changes = await copy.changes()
+        assert as_lists(changes) == [
+            ("/all_named/c/rowid", "a", "z"),
+            ("/backwards/3/v", 2, 7),
+            ("/child/1", {"id": 1, "of": 2}, MISSING),
+            ("/counted/1/n", 1, 9),
+            ("/counted/2", {"id": 2, "n": 2}, MISSING),
+            ("/counted/4", {"id": 4, "n": 4}, MISSING),
+            ("/counted/5", MISSING, {"id": 5, "n": 8}),
+            ("/docs/2/body", "other words", "new words"),
+            ("/docs/3", MISSING, {"title": "third", "body": "more"}),
+            ("/docs_archive/2", MISSING, {"title": "new"}),
+            ("/made/1/n", 1, 5),
+            ("/named/1", {"rowid": "a", "_rowid_": "b", "n": 1}, MISSING),
+            ("/nocase/B/v", 2, 7),
+            ("/noted/1", MISSING, {"what": 9}),
+            ("/noted/2", MISSING, {"what": "gone"}),
+            ("/noted/3", MISSING, {"what": "gone"}),
+            ('/odd "name" ~1 ~0/1/q"q', "one", "two"),
+            ('/odd "name" ~1 ~0/2/q"q', "two", "one"),
+            ("/old_docs/1", {"title": "first", "body": "some words"}, MISSING),
+            ("/places/1/east", 2.5, 3.5),
+        ]
+        async with open_universe(spec) as fresh:
+            apply(StateChanges.from_json(json.loads(json.dumps(changes.as_json()))), fresh.state)
+            assert (await fresh.changes()).changes == changes.changes
+            assert not await compare(copy, fresh)
+            assert fresh.state.execute("SELECT title FROM docs WHERE docs MATCH 'new'").fetchall() == [("second",)]
+            fresh.state.execute("UPDATE counted SET n = 1")
+            assert fresh.state.execute("SELECT count(*) FROM noted").fetchone() == (6,)
+
+
+async def test_what_is_ignored_and_unordered_in_tables(tmp_path: Path) -> None:
+    """Columns, rows and tables by pointers; a table without keys of its own as a collection of rows."""
+    spec = write(tmp_path / "u.db")
+    async with open_universe(spec) as wanted, open_universe(spec) as left:
+        for db, rows in ((wanted.state, [("x", 1), ("y", 2)]), (left.state, [("y", 2), ("x", 1), ("x", 1)])):
+            db.executemany("INSERT INTO log VALUES (?, ?)", rows)
+        left.state.execute("UPDATE orders SET status = 'sent', total = 1 WHERE id = 1")
+        assert [change.path for change in (await compare(wanted, left)).changes] == [
+            *("/log/51/at", "/log/51/what", "/log/52/at", "/log/52/what", "/log/53"),
+            *("/orders/1/status", "/orders/1/total"),
+        ]
+        found = await compare(wanted, left, unordered=["/log"], ignore=["/orders/*/total"])
+        assert as_lists(found) == [("/log/53", MISSING, {"at": "x", "what": 1}), ("/orders/1/status", "open", "sent")]
+        assert not await compare(wanted, left, ignore=["/log/**", "/orders/1"])
+
+
+async def test_changes_of_another_database_are_refused(tmp_path: Path) -> None:
+    """Where other rows are there now, nothing is made up, and nothing is half made."""
+    spec = write(tmp_path / "u.db")
+    async with open_universe(spec) as copy:
+        copy.state.execute("UPDATE orders SET status = 'sent' WHERE id = 3")
+        copy.state.execute("DELETE FROM users WHERE id = 'u7'")
+        changes = await copy.changes()
+    for other in (
+        "UPDATE orders SET status = 'lost' WHERE id = 3",
+        "DELETE FROM orders WHERE id = 3",
+        "DELETE FROM users WHERE id = 'u7'",
+        "UPDATE users SET name = 'x' WHERE id = 'u7'",
+        "DROP TABLE users",
+        "ALTER TABLE orders RENAME COLUMN status TO state",
+    ):
+        async with open_universe(spec) as copy:
+            copy.state.execute(other)
+            copy.state.commit()
+            before = everything(copy.state)
+            with pytest.raises(UniverseError, match="is another since"):
+                apply(changes, copy.state)
+            assert everything(copy.state) == before
+            assert not copy.state.in_transaction
+
+
+async def test_a_great_many_changes_are_bounded(tmp_path: Path) -> None:
+    """So many are kept, the rest is counted."""
+    async with open_universe(write(tmp_path / "u.db", rows=3000)) as copy:
+        copy.state.execute("UPDATE orders SET status = 'sent'")
+        changes = await copy.changes(limits=ChangeLimits(changes=100))
+        assert (len(changes.changes), changes.left_out, changes.is_whole) == (100, 2900, False)
+
+
+async def test_an_env_may_have_put_something_else_in_the_place_of_its_state(tmp_path: Path) -> None:
+    """An object around the connection: the database is compared; a connection of its own: that one is."""
+    spec = write(tmp_path / "u.db")
+    async with open_universe(spec) as copy:
+        copy.state.execute("DELETE FROM log")
+        assert len((await copy.changes({"db": copy.state})).changes) == 50
+        other = sqlite3.connect(spec.path, check_same_thread=False)
+        with closing(other):
+            assert not await copy.changes(other)
+            other.execute("UPDATE orders SET total = 0 WHERE id = 9")
+            assert [change.path for change in (await copy.changes(other)).changes] == ["/orders/9/total"]
+            assert other.in_transaction
+        (tmp_path / "u.json").write_text("{}")
+        async with open_universe(UniverseSpec(path=tmp_path / "u.json", kind=UniverseKind.JSON)) as shop:
+            with pytest.raises(UniverseError, match="another kind"):
+                await compare(copy, shop)
+            with pytest.raises(UniverseError, match="no JSON"):
+                await shop.changes(copy.state)
 
 
 STEPS = [

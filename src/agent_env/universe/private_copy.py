@@ -31,7 +31,7 @@ from agent_env.universe.directory import Entry, copy_tree, held_folder
 from agent_env.universe.directory_diff import DirectoryState, directory_differences, told_whether_kept
 from agent_env.universe.frozen import FrozenJson, freeze, read_json
 from agent_env.universe.reading import read_once
-from agent_env.universe.threads import in_thread
+from agent_env.universe.threads import StoppedError, in_thread
 
 __all__ = ["Comparison", "PrivateCopy", "compare", "compared", "fresh_database", "open_universe"]
 
@@ -128,8 +128,13 @@ async def compared(find: Callable[[Comparison], StateChanges], rules: Rules, lim
     def work(check: Callable[[], None]) -> StateChanges:
         try:
             return find(Comparison(rules, limits, check))
-        except (sqlite3.Error, OSError, OverflowError) as exc:
-            raise UniverseError(f"the state cannot be compared: {exc}") from exc
+        except (UniverseError, StoppedError):
+            raise
+        except (
+            Exception
+        ) as exc:  # SQLite's and the system's, and whatever an object of the env's own raises when looked at
+            said = " ".join(str(exc).split()) or type(exc).__name__
+            raise UniverseError(f"the state cannot be compared: {said}") from exc
 
     return await in_thread(work, what="comparing the state of an episode")
 
