@@ -45,7 +45,9 @@ class PythonRef:
         """
         try:
             return import_module(".".join((_package(self.root), *self.path.with_suffix("").parts)))
-        except (Exception, SystemExit) as exc:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:
             raise self._import_error(exc) from exc
 
     def load(self) -> object:
@@ -64,20 +66,24 @@ class PythonRef:
             what = f"{self.path.as_posix()} has no '{self.name}'"
             fix = names_or_closest(self.name, own) if own else f"define {self.name} in it"
             raise BundleError([Problem(path=path, line=line, what=what, fix=fix)]) from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:  # a module may have a __getattr__ of its own
+            raise self._import_error(exc, doing=f"looking for '{self.name}' in it") from exc
 
     def _is_own(self, value: object) -> bool:
         """Whether the bundle defines it, rather than what the bundle imports."""
         module = getattr(value, "__module__", None)
         return callable(value) and isinstance(module, str) and module.startswith(f"{_package(self.root)}.")
 
-    def _import_error(self, exc: BaseException) -> BundleError:
+    def _import_error(self, exc: BaseException, *, doing: str = "importing it") -> BundleError:
         path, line = self.path, 1
         for frame, number in walk_tb(exc.__traceback__):
             file = Path(frame.f_code.co_filename)
             if file.is_relative_to(self.root):
                 path, line = file.relative_to(self.root), number
         fix = "correct the file so that it can be imported"
-        message = str(exc)
+        message = _said(exc)
         if isinstance(exc, SyntaxError):
             message = exc.msg
             if exc.filename and Path(exc.filename).is_relative_to(self.root):
@@ -89,7 +95,7 @@ class PythonRef:
             message = f"no module named '{own}'"
         elif isinstance(exc, ImportError):
             message = _without_package(message).replace(f" ({exc.path})", "")
-        what = " ".join(f"importing it raised {type(exc).__name__}: {message}".split())
+        what = " ".join(f"{doing} raised {type(exc).__name__}: {message}".split()).removesuffix(":")
         if isinstance(exc, SyntaxError):
             what = f"{type(exc).__name__}: {message}"
         return BundleError([Problem(path=path, line=line, what=what, fix=fix)])
@@ -137,6 +143,13 @@ def _package(root: Path) -> str:
         package.__path__ = [str(root)]
         sys.modules.setdefault(name, package)
     return name
+
+
+def _said(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - the bundle's own class of exception
+        return ""
 
 
 def _without_package(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from agent_env.errors import Problem
 
 __all__ = ["Document", "Loc", "read_json_lines", "read_text", "read_yaml"]
+
+_DEEPEST = 100
+"""Lists and mappings inside one another: what copies and writes values down later goes through them by recursion."""
 
 Loc = tuple[str | int, ...]
 """Keys and indexes from the top of a document to a value, as pydantic gives them."""
@@ -43,6 +47,9 @@ _RESOLVERS = [
 ]
 for _name, _pattern, _first in _RESOLVERS:
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(_pattern), _first)
+
+
+_TOO_DEEP = (f"more than {_DEEPEST} lists and mappings are inside one another here", "flatten them")
 
 
 class _BadValueError(Exception):
@@ -170,6 +177,7 @@ class _Builder:
         self._problems = problems
         self._done: dict[int, Any] = {}
         self._open: set[int] = set()
+        self._is_too_deep = False
 
     def build(self, node: Node) -> Any:
         key = id(node)
@@ -177,6 +185,11 @@ class _Builder:
             return self._done[key]
         if key in self._open:
             self._add(node, "an anchor is used inside itself", "write the values out")
+            return None
+        if len(self._open) > _DEEPEST:
+            if not self._is_too_deep:  # once: a value below it is as deep
+                self._is_too_deep = True
+                self._add(node, *_TOO_DEEP)
             return None
         self._open.add(key)
         if isinstance(node, MappingNode):
@@ -265,8 +278,7 @@ def _json(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(pairs)
         if len(built) != len(pairs):
-            names = [name for name, _ in pairs]
-            repeated.extend(name for name in built if names.count(name) > 1)
+            repeated.extend(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
         return built
 
     try:
@@ -282,9 +294,26 @@ def _json(text: str) -> Any:
         raise _BadValueError(0, "the text holds half of a surrogate pair", "write both halves or neither") from None
     except ValueError:
         raise _BadValueError(0, "a number is too large or not finite", "write a finite number") from None
+    if text.count("[") + text.count("{") > _DEEPEST and _is_too_deep(data):
+        raise _BadValueError(0, *_TOO_DEEP)
     if repeated:
         raise _BadValueError(0, f"the key '{repeated[0]}' is there twice", "remove one of the two")
     return data
+
+
+def _is_too_deep(data: Any) -> bool:
+    level: list[Any] = [data]
+    for _ in range(_DEEPEST + 1):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                below += cast("dict[str, Any]", value).values()
+            elif isinstance(value, list):
+                below += cast("list[Any]", value)
+        if not below:
+            return False
+        level = below
+    return True
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -55,6 +55,8 @@ class BundleFiles:
             return Path(path)
         if full.is_dir():
             raise MisfitError(f"'{written}' is a directory", "name a file in it")
+        if full.exists():  # reading a pipe or a device would wait for ever
+            raise MisfitError(f"'{written}' is no regular file", "put a file in its place")
         raise MisfitError(f"there is no file '{written}'", self._near(path))
 
     def _near(self, path: PurePosixPath) -> str:

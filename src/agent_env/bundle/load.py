@@ -30,6 +30,11 @@ ALL = "all"
 
 _YAML = (".yaml", ".yml")
 
+_MOST_HINTS = 20
+"""Task ids of evals that are compared with all there are to find what was meant; with ten thousand, each takes a while."""
+_MOST_CHARS = 1_000
+"""The longest part of a problem's line; it may repeat a name of megabytes, or what a bundle's code has raised."""
+
 
 @dataclass(slots=True)
 class BundleSource:
@@ -70,7 +75,10 @@ def in_order(problems: list[Problem]) -> list[Problem]:
 
 
 def _printable(text: str) -> str:
-    """Write out line ends and other control characters that a message repeats from a file."""
+    """Write out line ends and other control characters that a message repeats from a file, and cut a long one."""
+    if len(text) > _MOST_CHARS:
+        half = _MOST_CHARS // 2
+        text = f"{text[:half]} ... {text[-half:]}"
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
@@ -175,6 +183,14 @@ class _Reader:
     def _walk(self, folder: str) -> Iterator[Path]:
         """Yield the files under a folder of the bundle, relative to it, in order; not the hidden ones."""
         top = self._source.root / folder
+        if not top.exists():
+            return
+        try:
+            self._files.find(folder, directory_too=True)  # before it is looked through: it may lead to anywhere
+        except MisfitError as exc:
+            self._problems.append(Problem(path=Path(folder), line=1, what=exc.what, fix=exc.fix))
+            self._unread = True
+            return
         for path in sorted(top.rglob("*")):
             relative = path.relative_to(self._source.root)
             if path.is_dir() or any(part.startswith(".") for part in relative.parts):
@@ -351,13 +367,15 @@ class _Reader:
             what = f"the id '{written.id}' is taken by {first.path}:{first.line(('id',))}"
             self._problems.append(document.problem(("id",), what, "give each task an id of its own"))
             return None
+        before_steps = len(self._problems)
         built = steps.short(written, document) if isinstance(written, ShortTaskFile) else steps.long(written, document)
         self._source.tasks[written.id] = (document, built)
         asked = [item.step for item in built if isinstance(item.step, Prompt) and item.step.agent == bundle.played]
         prompts = len(asked)
         # A conversation and a function ask as often as they like.
         is_fixed = all(isinstance(step.source, TextSource) for step in asked)
-        if written.gold is not None and prompts and is_fixed and len(written.gold) != prompts:
+        is_whole = len(self._problems) == before_steps  # else a prompt may have been left out for its own problem
+        if is_whole and written.gold is not None and prompts and is_fixed and len(written.gold) != prompts:
             what = f"gold has {len(written.gold)} turns, the task has {prompts}"
             self._problems.append(document.problem(("gold",), what, "write one item for each prompt"))
         return Task(
@@ -376,6 +394,7 @@ class _Reader:
         self, evals: Mapping[str, tuple[Document, EvalFile]], tasks: Mapping[str, Task]
     ) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield ALL, tuple(tasks)
+        hints = _MOST_HINTS
         tags = {tag for task in tasks.values() for tag in task.tags}
         for name, (document, chosen) in evals.items():
             ids: set[str] = set()
@@ -387,8 +406,9 @@ class _Reader:
                 ids.update(found)
                 if not found and not self._unread and not any(fnmatchcase(name, pattern) for name in self._broken):
                     what = f"eval '{name}' names task '{pattern}', which is not there"
-                    problem = document.problem(("tasks", index), what, names_or_closest(pattern, tasks))
-                    self._problems.append(problem)
+                    fix = names_or_closest(pattern, tasks) if hints > 0 else "correct the id, or remove it"
+                    hints -= 1
+                    self._problems.append(document.problem(("tasks", index), what, fix))
             for index, tag in enumerate(chosen.tags):
                 if tag not in tags and not self._unread and not self._broken:
                     what = f"eval '{name}' names tag '{tag}', which no task has"

@@ -65,7 +65,7 @@ def _parted(text: str, name: str) -> tuple[dict[str, Any], str]:
         raise MisfitError(f"the front matter of '{name}' has no end", "close it with a line ---")
     try:
         front: object = yaml.safe_load("\n".join(lines[1:end]))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):  # a date that is none; a thousand lists inside one another
         raise MisfitError(f"the front matter of '{name}' is not YAML", "write name: ... and description: ...") from None
     if not isinstance(front, dict | None):
         raise MisfitError(f"the front matter of '{name}' is no mapping", "write name: ... and description: ...")

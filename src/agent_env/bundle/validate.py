@@ -6,7 +6,7 @@ Loads the bundle's Python files and writes every prompt for every task. Plays no
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -228,16 +228,22 @@ class _Validation:
         reward = self._bundle.reward
         ids: dict[str, list[str]] = {}
         for task_id, (document, steps) in self._source.tasks.items():
-            ids[task_id] = [built.step.id for built in steps if isinstance(built.step, Verify)]
-            if not ids[task_id] and not self._has_broken_verify(document, steps):
+            names = [built.step.id for built in steps if isinstance(built.step, Verify)]
+            written = self._written_verify(document)
+            if len(names) < written:
+                continue  # what was left out has a problem of its own, and nobody knows its id
+            ids[task_id] = names
+            if not written:
                 fix = "add verify: {python: verifiers/file.py}"
                 yield document.problem(("id",), f"task '{task_id}' has no verify step", fix)
         if reward is None:
-            yield from self._check_weights()
+            yield from self._check_weights(ids)
             return
         known = {name for names in ids.values() for name in names}
         for step in reward.weights:
             if step not in known:
+                if len(ids) < len(self._source.tasks):
+                    continue
                 what = f"the reward names '{step}', which no task has as a verify step"
                 loc = ("reward", step)
                 yield self._document.problem(loc, what, names_or_closest(step, sorted(known)))
@@ -248,12 +254,12 @@ class _Validation:
                     what = f"task '{task_id}' has no verify step '{step}', which the reward names"
                     yield document.problem(("id",), what, f"give one of its verify steps id: {step}")
 
-    def _check_weights(self) -> Iterator[Problem]:
+    def _check_weights(self, whole: Collection[str]) -> Iterator[Problem]:
         """Without a reward in bundle.yaml, the verify steps of each task say what it is."""
         unclear: dict[str, list[str]] = {}
         for task_id, (_, steps) in self._source.tasks.items():
             verify = [built.step for built in steps if isinstance(built.step, Verify)]
-            if len(verify) > 1 and all(step.weight is None for step in verify):
+            if task_id in whole and len(verify) > 1 and all(step.weight is None for step in verify):
                 unclear[task_id] = [step.id for step in verify]
         if unclear:
             names = next(iter(unclear.values()))
@@ -261,12 +267,14 @@ class _Validation:
             fix = f"add reward: {names[0]}, or reward: with weights by step, or weight: to the steps"
             yield self._document.problem((), what, fix)
 
-    def _has_broken_verify(self, document: Document, steps: tuple[BuiltStep, ...]) -> bool:
-        """Return whether a verify step is written, and was left out because of a problem of its own."""
+    def _written_verify(self, document: Document) -> int:
+        """Return how many verify steps a task has in its file, those with a problem of their own included."""
         data = cast("Mapping[str, Any]", document.data)
-        written: list[Any] = data.get("steps") or [data]
+        if "steps" in data:
+            return sum("verify" in step for step in data["steps"])
         defaults = cast("Mapping[str, Any]", self._document.data.get("task_defaults") or {})
-        return any("verify" in item for item in written) or ("steps" not in data and "verify" in defaults)
+        verify: Any = defaults.get("verify") if data.get("verify") is None else data["verify"]
+        return len(cast("list[Any]", verify)) if isinstance(verify, list) else int(verify is not None)
 
     def _tools(self, agent: str) -> Mapping[str, Misfits] | None:
         """Return an agent's tools, each with what checks a call; None where not all of them are known before a play."""
