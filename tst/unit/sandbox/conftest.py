@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import shutil
@@ -71,6 +72,15 @@ def open_host() -> OpenBox:
 def open_box(request: pytest.FixtureRequest) -> OpenBox:
     """Opens a sandbox of each kind whose first process is ours."""
     return request.getfixturevalue("open_jail" if request.param == "bwrap" else "open_host")
+
+
+_counted = itertools.count()
+
+
+@pytest.fixture
+def mark() -> str:
+    """A number of seconds that no other test on this machine has a process sleep: by which its processes are found."""
+    return f"9{os.getpid()}{next(_counted):04}"
 
 
 def processes_saying(mark: str) -> Sequence[int]:

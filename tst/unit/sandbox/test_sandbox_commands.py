@@ -93,16 +93,17 @@ async def test_output_keeps_its_ends_and_says_what_is_left_out(open_box: OpenBox
 
 
 async def test_a_timeout_kills_the_command_and_what_it_started(
-    open_box: OpenBox, saying: Callable[[str], Sequence[int]]
+    open_box: OpenBox, saying: Callable[[str], Sequence[int]], mark: str
 ) -> None:
     """Children in sessions of their own too; what is a daemon by then goes on, and so does the sandbox."""
     async with open_box() as box:
-        text = "sleep 9001.1 & setsid sleep 9001.2 & (setsid nohup sleep 9001.3 >log 2>&1 &) ; echo begun; sleep 9001.4"
+        text = f"sleep {mark}.1 & setsid sleep {mark}.2 & (setsid nohup sleep {mark}.3 >log 2>&1 &) ; "
+        text += f"echo begun; sleep {mark}.4"
         result = await box.run(text, timeout_s=2)
         assert (result.timed_out, result.exit_code, result.stdout) == (True, 137, b"begun\n")
         assert not result.is_ok
-        left = [mark for mark in ("9001.1", "9001.2", "9001.3", "9001.4") if saying(f"sleep\0{mark}")]
-        assert left == ["9001.3"]
+        left = [number for number in (1, 2, 3, 4) if saying(f"sleep\0{mark}.{number}")]
+        assert left == [3]
         assert (await box.run("echo on")).stdout == b"on\n"
 
 
@@ -114,36 +115,35 @@ async def test_a_stopped_command_is_killed_at_its_timeout(open_box: OpenBox) -> 
 
 
 async def test_background_processes_survive_their_command_and_not_the_sandbox(
-    open_box: OpenBox, saying: Callable[[str], Sequence[int]], wait_gone: Callable[[str], None]
+    open_box: OpenBox, saying: Callable[[str], Sequence[int]], wait_gone: Callable[[str], None], mark: str
 ) -> None:
     """Though they hold its output open, its answer comes at once; and they can print on for ever."""
     async with open_box() as box:
         result = await box.run(
-            "(while :; do echo more; done) & echo $! >pid; sleep 9002.1 & nohup setsid sleep 9002.2 & echo begun"
+            f"(while :; do echo more; done) & echo $! >pid; sleep {mark}.1 & nohup setsid sleep {mark}.2 & echo begun"
         )
         assert b"begun\n" in result.stdout
         assert not result.timed_out
         assert (await box.run("sleep 0.2; echo on")).stdout == b"on\n"
-        assert saying("sleep\x009002.1")
-        assert saying("sleep\x009002.2")
+        assert saying(f"sleep\0{mark}.1")
+        assert saying(f"sleep\0{mark}.2")
         assert (await box.run("kill -0 $(cat pid)")).is_ok, "it prints on, though nobody reads it"
-    for mark in ("9002.1", "9002.2"):
-        wait_gone(f"\0{mark}")
+    wait_gone(f"sleep\0{mark}.")
 
 
 async def test_a_cancelled_command_is_killed(
-    open_box: OpenBox, saying: Callable[[str], Sequence[int]], wait_gone: Callable[[str], None]
+    open_box: OpenBox, saying: Callable[[str], Sequence[int]], wait_gone: Callable[[str], None], mark: str
 ) -> None:
     """And the sandbox answers the next one."""
     async with open_box() as box:
-        running = asyncio.create_task(box.run("echo begun >begun; sleep 9003.1 & sleep 9003.2"))
+        running = asyncio.create_task(box.run(f"echo begun >begun; sleep {mark}.1 & sleep {mark}.2"))
         while not (await box.run("cat begun")).stdout:
             assert not running.done()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert (await box.run("echo on")).stdout == b"on\n"
-        wait_gone("\x009003.")
+        wait_gone(f"sleep\0{mark}.")
 
 
 async def test_commands_run_at_the_same_time(open_box: OpenBox) -> None:

@@ -125,19 +125,21 @@ async def test_commands_and_files(docker: Docker, tmp_path: Path) -> None:
     assert (files / "here").read_text() == "from outside\n"
 
 
-async def test_a_timeout_and_a_cancellation_kill_in_the_container(docker: Docker, wait_gone: WaitGone) -> None:
+async def test_a_timeout_and_a_cancellation_kill_in_the_container(
+    docker: Docker, wait_gone: WaitGone, mark: str
+) -> None:
     """Killing the client would not."""
     async with docker.open() as box:
-        result = await box.run("sleep 9300.1 & sleep 9300.2", timeout_s=1)
+        result = await box.run(f"sleep {mark}.1 & sleep {mark}.2", timeout_s=1)
         assert (result.timed_out, result.exit_code) == (True, 137)
-        wait_gone("sleep\x009300.")
-        running = asyncio.create_task(box.run("touch begun; sleep 9300.3"))
+        wait_gone(f"sleep\0{mark}.")
+        running = asyncio.create_task(box.run(f"touch begun; sleep {mark}.3"))
         while not (await box.run("test -e begun")).is_ok:
             assert not running.done()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        wait_gone("sleep\x009300.")
+        wait_gone(f"sleep\0{mark}.")
         assert (await box.run("echo on")).stdout == b"on\n"
 
 
@@ -208,17 +210,17 @@ async def test_without_docker_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 HOLD = """
-import asyncio
+import asyncio, sys
 from agent_env.bundle import SandboxProvider, SandboxSpec
 from agent_env.sandbox import open_sandbox
 
-async def main():
+async def main(mark):
     async with open_sandbox(SandboxSpec(provider=SandboxProvider.DOCKER, image="tools:1")) as box:
-        await box.run("nohup sleep 9301.1 >/dev/null 2>&1 &")
+        await box.run(f"nohup sleep {mark}.1 >/dev/null 2>&1 &")
         print("ready", flush=True)
-        await box.run("sleep 9301.2")
+        await box.run(f"sleep {mark}.2")
 
-asyncio.run(main())
+asyncio.run(main(sys.argv[1]))
 """
 
 ONCE = """
@@ -234,16 +236,16 @@ asyncio.run(main())
 """
 
 
-def test_a_killed_process_takes_its_container_with_it(docker: Docker, wait_gone: WaitGone) -> None:
+def test_a_killed_process_takes_its_container_with_it(docker: Docker, wait_gone: WaitGone, mark: str) -> None:
     """The process between it and `docker` sees to that."""
-    with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", HOLD, mark], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         assert len(docker.containers) == 1
         (between,) = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         ended = os.pidfd_open(between)
         process.send_signal(signal.SIGKILL)
-    wait_gone("sleep\x009301.")
+    wait_gone(f"sleep\0{mark}.")
     assert select.select([ended], [], [], 30)[0]
     os.close(ended)
     assert docker.containers == []

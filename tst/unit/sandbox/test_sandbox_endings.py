@@ -87,7 +87,7 @@ def provider(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-async def test_an_end_and_an_exception_leave_nothing(open_box: OpenBox, place: Path, saying: Saying) -> None:
+async def test_an_end_and_an_exception_leave_nothing(open_box: OpenBox, place: Path, saying: Saying, mark: str) -> None:
     """By the time the block is left: no process, no file, no descriptor, no thread, no task."""
     async with open_box() as box:  # what is made once for the process
         await box.run("true")
@@ -95,37 +95,36 @@ async def test_an_end_and_an_exception_leave_nothing(open_box: OpenBox, place: P
 
     async def raising() -> None:
         async with open_box() as box:
-            await box.run("sleep 9200.1 & (setsid nohup sleep 9200.2 >/dev/null 2>&1 &) ; touch made; sleep 0.1")
-            assert saying("\x009200.1")
-            assert saying("\x009200.2")
+            await box.run(f"sleep {mark}.1 & (setsid nohup sleep {mark}.2 >/dev/null 2>&1 &) ; touch made; sleep 0.1")
+            assert saying(f"sleep\0{mark}.1")
+            assert saying(f"sleep\0{mark}.2")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await raising()
-    assert saying("\x009200.") == []
+    assert saying(f"sleep\0{mark}.") == []
     assert left_files(place) == []
     assert (sorted(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())) == before
     assert [thread.name for thread in threading.enumerate() if "AnyIO" not in thread.name] == ["MainThread"]
 
 
 async def test_a_lost_sandbox_says_so_and_leaves_nothing(
-    open_box: OpenBox, place: Path, saying: Saying, wait_gone: WaitGone
+    open_box: OpenBox, place: Path, saying: Saying, wait_gone: WaitGone, mark: str
 ) -> None:
     """The first process killed from outside, by the kernel say: the call under way and those after it raise."""
     async with open_box() as box:
-        mark = "\x009201."
-        await box.run("sleep 9201.1 & (setsid nohup sleep 9201.2 >/dev/null 2>&1 &) ; sleep 0.1")
-        running = asyncio.create_task(box.run("sleep 9201.3"))
-        while not saying("\x009201.3"):
+        await box.run(f"sleep {mark}.1 & (setsid nohup sleep {mark}.2 >/dev/null 2>&1 &) ; sleep 0.1")
+        running = asyncio.create_task(box.run(f"sleep {mark}.3"))
+        while not saying(f"sleep\0{mark}.3"):
             await box.run("true")
-        first = _first_process(saying("\x009201.3")[0])
+        first = _first_process(saying(f"sleep\0{mark}.3")[0])
         os.kill(first, signal.SIGKILL)
         with pytest.raises(SandboxLostError, match="the sandbox is lost: "):
             await running
         for calling in (box.run("true"), box.read_file("x"), box.write_file("x", "x")):
             with pytest.raises(EnvBrokenError):
                 await calling
-    wait_gone(mark)
+    wait_gone(f"sleep\0{mark}.")
     assert left_files(place) == []
 
 
@@ -136,14 +135,13 @@ def _first_process(pid: int) -> int:
 
 @pytest.mark.parametrize("step", range(0, 60, 3))
 async def test_cancelled_at_any_await_it_leaves_nothing(
-    open_box: OpenBox, place: Path, saying: Saying, wait_gone: WaitGone, step: int
+    open_box: OpenBox, place: Path, wait_gone: WaitGone, mark: str, step: int
 ) -> None:
     """Also while it is being opened, and cancelled again while it is being closed."""
-    mark = f"9202{step:02}."
 
     async def use() -> None:
         async with open_box() as box:
-            await box.run(f"sleep {mark}1 & sleep {mark}2")
+            await box.run(f"sleep {mark}.1 & sleep {mark}.2")
 
     using = asyncio.create_task(use())
     for _ in range(step):
@@ -155,21 +153,20 @@ async def test_cancelled_at_any_await_it_leaves_nothing(
         await using
     # What a second cancellation has cut off ends by itself.
     await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()} or {asyncio.create_task(asyncio.sleep(0))})
-    wait_gone(f"\0{mark}")
+    wait_gone(f"sleep\0{mark}.")
     assert left_files(place) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_a_killed_process_leaves_no_process_and_the_next_removes_its_files(
-    provider: str, place: Path, wait_gone: WaitGone, number: signal.Signals
+    provider: str, place: Path, wait_gone: WaitGone, mark: str, number: signal.Signals
 ) -> None:
     """However it is told to end."""
-    mark = f"9203{number:02}"
     process = holding(provider, mark)
     with process:
         assert len(left_files(place)) == 1
         process.send_signal(number)
-    wait_gone(f"\0{mark}")
+    wait_gone(f"sleep\0{mark}.")
     asyncio.run(_open_and_close())
     assert left_files(place) == []
 
@@ -180,21 +177,19 @@ async def _open_and_close() -> None:
     await sweep_sandboxes()
 
 
-def test_a_process_that_was_forked_does_not_keep_a_sandbox(provider: str, wait_gone: WaitGone) -> None:
+def test_a_process_that_was_forked_does_not_keep_a_sandbox(provider: str, wait_gone: WaitGone, mark: str) -> None:
     """It has our end of the socket too, and goes on when we are killed."""
     fork = "if os.fork() == 0: os.close(1), os.close(2), sys.stdin.read(), os._exit(0)"
-    mark = "9204"
     process = holding(provider, mark, fork=fork)
     with process:
         process.kill()
         process.wait()
-        wait_gone(f"sleep\0{mark}")
+        wait_gone(f"sleep\0{mark}.")
 
 
-def test_a_loop_that_is_closed_under_it_leaves_no_process(provider: str, wait_gone: WaitGone) -> None:
+def test_a_loop_that_is_closed_under_it_leaves_no_process(provider: str, wait_gone: WaitGone, mark: str) -> None:
     """Nobody leaves the block: the socket goes with the loop."""
     script = HOLD.replace("END", CLOSE).replace("FORK", "pass")
-    mark = f"9205{len(provider)}"
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", script, provider, mark],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -203,7 +198,7 @@ def test_a_loop_that_is_closed_under_it_leaves_no_process(provider: str, wait_go
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         assert process.stdout.readline() == b"closed\n"
-        wait_gone(f"sleep\0{mark}")
+        wait_gone(f"sleep\0{mark}.")
         assert process.poll() is None
 
 

@@ -123,7 +123,7 @@ async def test_nothing_outside_its_folder_can_be_written(open_jail: OpenBox) -> 
         assert not (await box.run("mount -o remount,rw /usr || mount -t tmpfs x /usr || umount /usr")).is_ok
 
 
-async def test_it_has_no_privileges_and_gets_none(open_jail: OpenBox) -> None:
+async def test_it_has_no_privileges_and_gets_none(open_jail: OpenBox, mark: str) -> None:
     """No capability, none from a setuid program, none from a namespace of its own; and its user outside is nobody."""
     async with open_jail() as box:
         status = (await box.run("grep -E '^(Cap...|NoNewPrivs):' /proc/self/status; id -u")).text.split()
@@ -131,8 +131,8 @@ async def test_it_has_no_privileges_and_gets_none(open_jail: OpenBox) -> None:
         assert status[-3:] == ["NoNewPrivs:", "1", "1000"]
         assert not (await box.run("unshare --user true")).is_ok
         assert not (await box.run("chown 0 here || touch here && chown 0 here")).is_ok
-        await box.run(SLEEP.format("9100.1"))
-        pid = _process(b"sleep\x009100.1")
+        await box.run(SLEEP.format(mark))
+        pid = _process(f"sleep\0{mark}".encode())
         uids = set(_field(pid, "Uid").split())
         assert uids == {str(os.geteuid())} if os.geteuid() else len(uids) == 1 and int(uids.pop()) >= 60_578
         assert _field(pid, "CapBnd") == "0" * 16
@@ -153,14 +153,14 @@ def _field(pid: int, name: str) -> str:
     return next(line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:"))
 
 
-async def test_it_sees_no_process_but_its_own(open_jail: OpenBox) -> None:
+async def test_it_sees_no_process_but_its_own(open_jail: OpenBox, mark: str) -> None:
     """Neither the machine's nor another sandbox's: it cannot list, signal or trace them."""
     async with open_jail() as other, open_jail() as box:
-        await other.run(SLEEP.format("9101.1"))
+        await other.run(SLEEP.format(mark))
         names = (await box.run("ps -e -o comm= | sort -u")).text.split()
         assert [name.partition("3")[0] for name in names] == ["bash", "ps", "python", "sort"]
         listed = (await box.run("cat /proc/*/cmdline | tr '\\0' ' '")).text
-        assert "9101" not in listed
+        assert mark not in listed
         assert "pytest" not in listed
         assert not (await box.run(["kill", "-0", str(os.getpid())])).is_ok
         assert (await box.run(["python3", "-c", PTRACE, str(os.getpid())])).text.startswith("-1 ")
@@ -306,15 +306,15 @@ async def test_a_folder_that_the_sandboxs_user_cannot_reach_is_said(open_jail: O
     assert files.stat().st_uid == 0
 
 
-async def test_sandboxes_that_root_starts_are_different_users(open_jail: OpenBox) -> None:
+async def test_sandboxes_that_root_starts_are_different_users(open_jail: OpenBox, mark: str) -> None:
     """None of which the machine has."""
     if os.geteuid() != 0:
         pytest.skip("an ordinary user's sandboxes run as that user")
     async with open_jail() as one, open_jail() as two:
         users: set[str] = set()
-        for box, mark in ((one, b"9102.1"), (two, b"9102.2")):
-            await box.run(SLEEP.format(mark.decode()))
-            users.add(_field(_process(b"sleep\0" + mark), "Uid"))
+        for box, own in ((one, f"{mark}.1"), (two, f"{mark}.2")):
+            await box.run(SLEEP.format(own))
+            users.add(_field(_process(f"sleep\0{own}".encode()), "Uid"))
     assert len(users) == 2
 
 
