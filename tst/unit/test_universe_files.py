@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -187,6 +188,27 @@ async def test_two_copies_are_compared_with_each_other(spec: UniverseSpec) -> No
         (two.state / "deep/er/log").write_text("x")
         assert [change.path for change in (await compare(one, two)).changes] == ["/deep/er/log", "/run.sh"]
         assert [change.path for change in (await compare(one, two, ignore=["/deep/**"])).changes] == ["/run.sh"]
+
+
+async def test_copies_of_different_directories_are_compared_by_what_is_in_them(
+    spec: UniverseSpec, tmp_path: Path
+) -> None:
+    """Also files that neither copy has touched: a declared end state is a directory of its own."""
+    shutil.copytree(spec.path, tmp_path / "end", symlinks=True)
+    (tmp_path / "end/deep/er/a.txt").write_text("z\n")  # as long as before
+    end = UniverseSpec(path=tmp_path / "end", kind=UniverseKind.DIRECTORY)
+    async with open_universe(end) as wanted, open_universe(spec) as left:
+        assert [change.path for change in (await compare(wanted, left)).changes] == ["/deep/er/a.txt"]
+
+
+async def test_a_directory_that_is_changed_under_an_episode_is_said(spec: UniverseSpec) -> None:
+    """What was there is not known any more; what the episode has not touched is nothing to be known."""
+    async with open_universe(spec) as copy:
+        (spec.path / "run.sh").write_text("another")
+        assert not await copy.changes()
+        (copy.state / "run.sh").write_text("mine")
+        with pytest.raises(UniverseError, match="changed since it was copied"):
+            await copy.changes()
 
 
 async def test_changes_that_lead_out_of_the_directory_are_refused(spec: UniverseSpec, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ try:
 except ImportError:  # not on Windows
     ioctl = None
 
-__all__ = ["Entry", "copy_tree", "held_folder", "look_at"]
+__all__ = ["Copied", "Entry", "copy_file", "copy_tree", "held_folder", "look_at"]
 
 T = TypeVar("T")
 
@@ -90,6 +90,14 @@ class Entry:
     """Where a symlink leads."""
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied to what."""
+
+    source: Entry
+    copy: Entry
+
+
 def look_at(path: Path | str) -> Entry:
     """Look at a file without following a symlink.
 
@@ -104,7 +112,7 @@ def look_at(path: Path | str) -> Entry:
     return Entry(kind, stat.S_IMODE(found.st_mode), found.st_size, stamp, target)
 
 
-def copy_tree(source: Path, target: Path, check: Callable[[], None]) -> dict[str, Entry]:
+def copy_tree(source: Path, target: Path, check: Callable[[], None]) -> dict[str, Copied]:
     """Copy a directory, and return what the copy consists of, by path within it.
 
     Args:
@@ -117,7 +125,7 @@ def copy_tree(source: Path, target: Path, check: Callable[[], None]) -> dict[str
         UniverseError: When a symlink leads out of it, or it has what is no file, directory or symlink.
     """
     target.mkdir()
-    copied: dict[str, Entry] = {}
+    copied: dict[str, Copied] = {}
     todo = [""]
     while todo:
         folder = todo.pop()
@@ -126,6 +134,7 @@ def copy_tree(source: Path, target: Path, check: Callable[[], None]) -> dict[str
                 check()
                 name = os.path.join(folder, entry.name)
                 here, there = source / name, target / name
+                original = look_at(here)
                 if entry.is_symlink():
                     if not _stays_inside(here, source):
                         raise UniverseError(f"{here}: a symlink leads out of the universe: copy what it leads to there")
@@ -137,7 +146,7 @@ def copy_tree(source: Path, target: Path, check: Callable[[], None]) -> dict[str
                     copy_file(here, there)
                 else:
                     raise UniverseError(f"{here}: not a file, a directory or a symlink: remove it from the universe")
-                copied[name] = look_at(there)
+                copied[name] = Copied(original, look_at(there))
     return copied
 
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agent_env.errors import UniverseError
 from agent_env.universe.change import MISSING, ChangeLimits, StateChanges
 from agent_env.universe.diff import Found, Rules, bounded
-from agent_env.universe.directory import Entry, look_at
+from agent_env.universe.directory import Copied, Entry, look_at
 
 __all__ = ["DirectoryState", "described", "directory_differences", "told_whether_kept"]
 
@@ -31,7 +32,7 @@ class DirectoryState:
     """A directory as it is now."""
 
     path: Path
-    copied: Mapping[str, Entry]
+    copied: Mapping[str, Copied]
     """What the copy consisted of when it was made: what is still the same there is not read."""
     original: Path
     """What it was copied from."""
@@ -56,19 +57,21 @@ def directory_differences(
 
     Raises:
         OSError: When a directory cannot be read.
+        UniverseError: When what was copied has been changed since, so that it is not known what was there.
     """
-    sides = [None if before is None else _entries(before, check), _entries(after, check)]
-    contents = _Contents(limits)
-    names = {*(after.copied if sides[0] is None else sides[0]), *(sides[1] or {})}
-    for name in sorted(names, key=lambda name: name.split(os.sep)):
+    two = _Side(after.path, _entries(after, check), after.copied)
+    if before is None:
+        one = _Side(after.original, {name: copied.copy for name, copied in after.copied.items()}, after.copied)
+    else:
+        one = _Side(before.path, _entries(before, check), before.copied)
+    contents = _Contents(limits, check)
+    for name in sorted({*one.entries, *two.entries}, key=lambda name: name.split(os.sep)):
         check()
         path, is_ignored = _placed(name, rules)
-        if is_ignored:
-            continue
-        one = _Side(after.original, after.copied, after.copied) if before is None else _Side.of(before, sides[0])
-        found = _compared(name, one, _Side.of(after, sides[1]), contents, check)
-        if found is not None:
-            yield path, *found
+        if not is_ignored and not _is_same(name, one, two, check):
+            if before is None and one.copied.get(name) is not None:
+                _see_whether_unchanged(one, name)
+            yield path, contents.of(one, name), contents.of(two, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,34 +80,35 @@ class _Side:
 
     path: Path
     entries: Mapping[str, Entry]
-    copied: Mapping[str, Entry]
+    copied: Mapping[str, Copied]
 
-    @classmethod
-    def of(cls, state: DirectoryState, entries: Mapping[str, Entry] | None) -> _Side:
-        return cls(state.path, entries or {}, state.copied)
-
-    def is_untouched(self, name: str) -> bool:
-        return name in self.copied and self.entries.get(name) == self.copied[name]
+    def untouched(self, name: str) -> Entry | None:
+        """Return what a file was copied from that has not been written to since."""
+        copied = self.copied.get(name)
+        return copied.source if copied is not None and self.entries[name] == copied.copy else None
 
 
-def _compared(
-    name: str, before: _Side, after: _Side, contents: _Contents, check: Callable[[], None]
-) -> tuple[Any, Any] | None:
-    """Return what is there on both sides, when it differs."""
+def _is_same(name: str, before: _Side, after: _Side, check: Callable[[], None]) -> bool:
     one, two = before.entries.get(name), after.entries.get(name)
-    if one is not None and two is not None:
-        same_kind = (one.kind, one.target) == (two.kind, two.target)
-        if same_kind and (
-            one.kind in ("directory", "symlink") or (before.is_untouched(name) and after.is_untouched(name))
-        ):
-            return None
-        may_be_same = same_kind and one.kind == "file" and (one.mode, one.size) == (two.mode, two.size)
-        if may_be_same and _is_same_content(before.path / name, after.path / name, check):
-            return None
-    return (
-        MISSING if one is None else contents.described(before.path / name, one, check),
-        MISSING if two is None else contents.described(after.path / name, two, check),
-    )
+    if one is None or two is None or (one.kind, one.target) != (two.kind, two.target) or one.kind == "other":
+        return False
+    if one.kind != "file":
+        return True
+    if (one.mode, one.size) != (two.mode, two.size):
+        return False
+    source = before.untouched(name)
+    if source is not None and source == after.untouched(name):
+        return True
+    return _is_same_content(before.path / name, after.path / name, check)
+
+
+def _see_whether_unchanged(original: _Side, name: str) -> None:
+    try:
+        is_unchanged = look_at(original.path / name) == original.copied[name].source
+    except OSError:
+        is_unchanged = False
+    if not is_unchanged:
+        raise UniverseError(f"{original.path / name} has been changed since it was copied: what was there is not known")
 
 
 def _placed(name: str, rules: Rules) -> tuple[Any, bool]:
@@ -175,13 +179,18 @@ def _is_kept(entry: Any) -> bool:
 class _Contents:
     """Describes entries, and keeps so much of what is in files."""
 
-    def __init__(self, limits: ChangeLimits) -> None:
+    def __init__(self, limits: ChangeLimits, check: Callable[[], None]) -> None:
         self._file_bytes = limits.file_bytes
         self._left_bytes = limits.total_bytes
+        self._check = check
 
-    def described(self, path: Path, entry: Entry, check: Callable[[], None]) -> dict[str, Any]:
-        """Return what is kept of an entry."""
-        found = described(path, entry, check, most_bytes=min(self._file_bytes, self._left_bytes))
+    def of(self, side: _Side, name: str) -> Any:
+        """Return what is kept of an entry, or `MISSING`."""
+        entry = side.entries.get(name)
+        if entry is None:
+            return MISSING
+        most_bytes = min(self._file_bytes, self._left_bytes)
+        found = described(side.path / name, entry, self._check, most_bytes=most_bytes)
         self._left_bytes -= len(found.get("text", "")) + len(found.get("base64", ""))
         return found
 

@@ -18,7 +18,7 @@ from agent_env.universe.change import ChangeLimits, StateChanges
 from agent_env.universe.database import DatabaseImage, read_database
 from agent_env.universe.database_diff import DatabaseState, database_differences
 from agent_env.universe.diff import Rules, bounded, find_differences
-from agent_env.universe.directory import Entry, copy_file, copy_tree, held_folder, look_at
+from agent_env.universe.directory import Copied, copy_file, copy_tree, held_folder, look_at
 from agent_env.universe.directory_diff import DirectoryState, directory_differences, told_whether_kept
 from agent_env.universe.frozen import read_json
 from agent_env.universe.private_copy import Comparison, compared, fresh_database
@@ -35,7 +35,7 @@ class _OnDisk:
     """A universe that is in a folder."""
 
     spec: UniverseSpec | None
-    copied: Mapping[str, Entry]
+    copied: Mapping[str, Copied]
     """What the folder consisted of when it was made, by path within it."""
 
 
@@ -67,7 +67,7 @@ async def open_universe_on_disk(spec: UniverseSpec | None) -> AsyncGenerator[Pat
             del _open[folder]
 
 
-def _fill(spec: UniverseSpec | None, name: str, holder: Path, check: Callable[[], None]) -> Mapping[str, Entry]:
+def _fill(spec: UniverseSpec | None, name: str, holder: Path, check: Callable[[], None]) -> Mapping[str, Copied]:
     folder = holder / name
     if spec is not None and spec.kind is UniverseKind.DIRECTORY:
         return copy_tree(spec.path, folder, check)
@@ -78,9 +78,12 @@ def _fill(spec: UniverseSpec | None, name: str, holder: Path, check: Callable[[]
     log = spec.path.with_name(f"{spec.path.name}-wal")
     if spec.kind is UniverseKind.SQLITE and log.exists():
         files.append(log)  # what is committed there belongs to the database
+    copied: dict[str, Copied] = {}
     for file in files:
+        original = look_at(file)
         copy_file(file, folder / file.name)
-    return {file.name: look_at(folder / file.name) for file in files}
+        copied[file.name] = Copied(original, look_at(folder / file.name))
+    return copied
 
 
 async def changes_on_disk(folder: Path, *, limits: ChangeLimits | None = None) -> StateChanges:
@@ -115,11 +118,11 @@ def _find_in_files(state: DirectoryState, how: Comparison) -> StateChanges:
     return told_whether_kept(found, how.limits)
 
 
-def _is_untouched(file: Path, copied: Mapping[str, Entry]) -> bool:
-    return look_at(file) == copied[file.name]
+def _is_untouched(file: Path, copied: Mapping[str, Copied]) -> bool:
+    return look_at(file) == copied[file.name].copy
 
 
-def _find_in_json(file: Path, copied: Mapping[str, Entry], before: Any, how: Comparison) -> StateChanges:
+def _find_in_json(file: Path, copied: Mapping[str, Copied], before: Any, how: Comparison) -> StateChanges:
     if _is_untouched(file, copied):
         return StateChanges()
     try:
@@ -129,7 +132,7 @@ def _find_in_json(file: Path, copied: Mapping[str, Entry], before: Any, how: Com
     return bounded(find_differences(before, after, how.rules, check=how.check), how.limits)
 
 
-def _find_in_database(file: Path, copied: Mapping[str, Entry], image: DatabaseImage, how: Comparison) -> StateChanges:
+def _find_in_database(file: Path, copied: Mapping[str, Copied], image: DatabaseImage, how: Comparison) -> StateChanges:
     logs = [name for name in os.listdir(file.parent) if name == f"{file.name}-wal"]
     if _is_untouched(file, copied) and all(
         name in copied and _is_untouched(file.parent / name, copied) for name in logs

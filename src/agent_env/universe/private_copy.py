@@ -27,7 +27,7 @@ from agent_env.universe.connection import PrivateConnection
 from agent_env.universe.database import DatabaseImage, PrivateDatabase, read_database
 from agent_env.universe.database_diff import DatabaseState, database_differences
 from agent_env.universe.diff import Lists, Rules, bounded, find_differences
-from agent_env.universe.directory import Entry, copy_tree, held_folder
+from agent_env.universe.directory import Copied, copy_tree, held_folder
 from agent_env.universe.directory_diff import DirectoryState, directory_differences, told_whether_kept
 from agent_env.universe.frozen import FrozenJson, freeze, read_json
 from agent_env.universe.reading import read_once
@@ -179,7 +179,7 @@ class _DatabaseCopy(PrivateCopy):
 class _DirectoryCopy(PrivateCopy):
     """A copy of a directory."""
 
-    def __init__(self, spec: UniverseSpec, path: Path, copied: Mapping[str, Entry]) -> None:
+    def __init__(self, spec: UniverseSpec, path: Path, copied: Mapping[str, Copied]) -> None:
         self.spec = spec
         self.state = path
         self._here = DirectoryState(path=path, copied=copied, original=spec.path)
@@ -241,7 +241,7 @@ async def open_universe(spec: UniverseSpec | None) -> AsyncGenerator[PrivateCopy
 _EMPTY = freeze({})
 
 
-def _copied(source: Path, folder: Path, check: Callable[[], None]) -> Mapping[str, Entry]:
+def _copied(source: Path, folder: Path, check: Callable[[], None]) -> Mapping[str, Copied]:
     return copy_tree(source, folder / source.name, check)
 
 
