@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tinker_cookbook.rl.data_processing import trajectory_to_data
 
+from agent_env import MissingExtraError, ModelServerError, SandboxUnavailableError
 from agent_env.training._examples import examples_of
 
 CUSTOMER = """
@@ -100,3 +101,23 @@ async def test_a_turn_of_another_agent_is_no_example_to_learn_from(talking: Any)
     text = decode(example.tokens.to_ints())
     assert "Well?" not in text
     assert "Add." in text
+
+
+async def test_what_this_machine_lacks_is_said_before_training(talking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox that cannot be opened, and a model without its key: one line, and no rollout."""
+    header = (talking.bundle / "bundle.yaml").read_text()
+    sandbox = "sandboxes: {jail: {provider: docker, image: x}}\n"
+    boxed = header.replace("envs:\n", "envs:\n  box: {sandbox: jail}\n").replace(
+        "[counter], skills", "[counter, box], skills"
+    )
+    (talking.bundle / "bundle.yaml").write_text(boxed + sandbox)
+    (talking.bundle / "tasks/all.jsonl").write_text(TASK.splitlines()[0])
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SandboxUnavailableError, match="docker"):
+        await talking.builder(train_split="all")()
+    model = "models: {small: {model: m, base_url: 'http://127.0.0.1:1/v1', api_key_env: NO_SUCH_KEY}}\n"
+    (talking.bundle / "bundle.yaml").write_text(
+        header.replace('{kind: scripted, python: "agents/customer.py:reply"}', "{kind: model, model: small}") + model
+    )
+    with pytest.raises((ModelServerError, MissingExtraError), match=r"NO_SUCH_KEY|openai"):
+        await talking.builder(train_split="all")()

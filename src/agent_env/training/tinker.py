@@ -35,6 +35,7 @@ from agent_env.training._cookbook import (
 from agent_env.training._episodes import Rollout, RunGroup
 from agent_env.training._fields import check_fields
 from agent_env.training._framing import Framing, History, framing_for, framing_of
+from agent_env.training._machine import check_machine
 from agent_env.training._playable import playable
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings
 from agent_env.training._slots import slots_for
@@ -291,6 +292,8 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             RewardError: When it is not clear what the reward of a task is.
             TrainingError: When a split has no task that a trainer can play, a setting makes no sense, or the renderer
                 cannot write the bundle's tools.
+            SandboxUnavailableError: When this machine cannot open a sandbox of the tasks.
+            ModelServerError: When a model that plays another agent has no key.
             RunIndexError: When the runs folder cannot be written.
         """
         opened = await asyncio.to_thread(self._opened)
@@ -308,6 +311,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
             )
         train = self._dataset(opened, self.train_split, steps=steps)
         test = None if self.test_split is None else self._dataset(opened, self.test_split, steps=steps, is_test=True)
+        await check_machine([*train.tasks, *(() if test is None else test.tasks)])
         _process.spare_the_collector()
         return train, test
 
