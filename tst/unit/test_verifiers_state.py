@@ -16,9 +16,9 @@ import pytest
 from agent_env import FailureKind, Score, Task, load_bundle
 from agent_env.bundle import StateVerifier, Verify
 from agent_env.envs import open_env
-from agent_env.episode import _gold_state
+from agent_env.episode import wanted_states
 from agent_env.episode._calling import call_env
-from agent_env.episode._gold_state import wanted_state
+from agent_env.episode.wanted_states import wanted_state
 from agent_env.universe import apply, open_universe, plain
 from agent_env.verify.function import StepFailedError
 from agent_env.verify.score import VerifyMeans, verify_step
@@ -308,7 +308,7 @@ async def test_states_that_nobody_asked_for_lately_are_dropped(
     make_shop: MakeShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process keeps so many bytes of them; the last one always."""
-    monkeypatch.setattr(_gold_state, "_kept", _gold_state.KeptStates(1))
+    monkeypatch.setattr(wanted_states, "_kept", wanted_states.KeptStates(1))
     shop = make_shop()
     tasks = shop.task, replace(shop.task, id="b")
     for task, opened in [(tasks[0], 1), (tasks[0], 1), (tasks[1], 2), (tasks[0], 3)]:

@@ -16,7 +16,7 @@ import pytest
 from agent_env import EpisodeView, FailureKind, Score, Task, load_bundle
 from agent_env.bundle import GoldCall, StateVerifier, UniverseKind, UniverseSpec, Verify
 from agent_env.envs import open_env
-from agent_env.episode._gold_state import wanted_state
+from agent_env.episode.wanted_states import wanted_state
 from agent_env.universe import StateChanges, changes_on_disk, open_universe_on_disk
 from agent_env.verify.function import StepFailedError
 from agent_env.verify.score import VerifyMeans, verify_step

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from anyio.lowlevel import RunVar
-
+from agent_env._loop_local import LoopLocal
 from agent_env.envs._mcp_connection import Connection
 
 __all__ = ["shared_connection"]
@@ -27,7 +26,7 @@ class _Shared:
         self.ending: asyncio.TimerHandle | None = None
 
 
-_servers: RunVar[dict[str, _Shared]] = RunVar("agent_env_shared_mcp_servers")
+_servers = LoopLocal("agent_env_shared_mcp_servers", dict[str, _Shared])
 
 
 @asynccontextmanager
@@ -41,7 +40,7 @@ async def shared_connection(key: str, make: Callable[[], Connection]) -> AsyncGe
     Raises:
         EnvBrokenError: When it cannot be opened.
     """
-    servers = _of_this_loop()
+    servers = _servers.get()
     shared = servers.get(key)
     if shared is None or not shared.connection.is_fit:
         shared = servers[key] = _Shared(make())
@@ -71,12 +70,3 @@ async def _left(servers: dict[str, _Shared], key: str, shared: _Shared) -> None:
     else:
         end()
         await shared.connection.close()
-
-
-def _of_this_loop() -> dict[str, _Shared]:
-    try:
-        return _servers.get()
-    except LookupError:
-        made: dict[str, _Shared] = {}
-        _servers.set(made)
-        return made

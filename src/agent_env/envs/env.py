@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import anyio
 from anyio import CapacityLimiter, to_thread
-from anyio.lowlevel import RunVar
 
+from agent_env._loop_local import LoopLocal
 from agent_env.bundle import EnvCheck, EnvSpec, Task, names_or_closest
 from agent_env.envs.arguments import MisfitArgumentsError
 from agent_env.envs.contract import EnvSession, ToolAnswer, ToolSpec
@@ -32,7 +32,7 @@ _CLOSE_S = 10.0
 _THREADS = 64
 """Blocking tools that may run at once; their own threads, so that stuck ones do not hold up verifiers."""
 
-_threads: RunVar[CapacityLimiter] = RunVar("agent_env_tool_threads")
+_threads = LoopLocal("agent_env_tool_threads", partial(CapacityLimiter, _THREADS))
 
 
 class Env:
@@ -179,7 +179,7 @@ class _PythonSession:
         try:
             if tool.options.blocking:
                 call = partial(_call_in_thread, tool, self._env, arguments)
-                result = await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_limiter())
+                result = await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_threads.get())
             else:
                 result = tool.function(self._env, **arguments)
             result = await _wait_for(result)
@@ -205,15 +205,6 @@ def _call_in_thread(tool: PythonTool, env: Env, arguments: Mapping[str, Any]) ->
     except (SystemExit, StopIteration) as exc:
         # Neither passes from a thread to a coroutine as what it is.
         raise RuntimeError(_said(exc)) from exc
-
-
-def _limiter() -> CapacityLimiter:
-    try:
-        return _threads.get()
-    except LookupError:
-        limiter = CapacityLimiter(_THREADS)
-        _threads.set(limiter)
-        return limiter
 
 
 def _broken_in(group: BaseExceptionGroup[BaseException]) -> EnvBrokenError | None:

@@ -6,13 +6,14 @@ long as its episode; everything it says and calls is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from agent_env.bundle import ModelSpec, PythonRef, Task, names_or_closest
-from agent_env.envs import ToolAnswer, ToolSpec, parse_arguments
+from agent_env.bundle import PythonRef, Task, names_or_closest
+from agent_env.chat import complete
+from agent_env.envs import ToolAnswer, parse_arguments
 from agent_env.episode._calling import call_env
 from agent_env.episode._core import Agent
 from agent_env.episode._log import EpisodeLog
@@ -23,10 +24,7 @@ from agent_env.verify import Message
 from agent_env.verify.function import StepFailedError, call_function
 from agent_env.verify.view import text_of
 
-if TYPE_CHECKING:
-    from agent_env.chat import ChatReply
-
-__all__ = ["OtherAgent", "ask_judge"]
+__all__ = ["OtherAgent"]
 
 
 class OtherAgent:
@@ -121,7 +119,7 @@ class OtherAgent:
             message = await self._scripted()
         else:
             try:
-                reply = await _complete(model, self._messages, self.agent.tools)
+                reply = await complete(model, self._messages, self.agent.tools)
             except (ModelServerError, MissingExtraError) as exc:
                 raise StepFailedError(FailureKind.MODEL_SERVER, f"agent '{self.agent.name}': {exc}") from exc
             message = cast("Message", reply.message)
@@ -169,19 +167,6 @@ class OtherAgent:
                 answer = await call_env(session, name, arguments)
         self._messages.append(Message(role="tool", content=answer.text, tool_call_id=call_id, name=name))
         self._log.agent_called(self.agent.name, call_id, name, arguments, answer, perf_counter() - began)
-
-
-async def ask_judge(spec: ModelSpec, messages: Sequence[Mapping[str, Any]], /) -> ChatReply:
-    """Ask a model for a verdict. See `agent_env.chat.complete`."""
-    return await _complete(spec, messages)
-
-
-async def _complete(
-    spec: ModelSpec, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec] = ()
-) -> ChatReply:
-    from agent_env.chat import complete  # most episodes ask no model
-
-    return await complete(spec, messages, tools)
 
 
 def _message(said: object, script: PythonRef) -> Message | None:

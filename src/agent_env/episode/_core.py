@@ -20,7 +20,7 @@ from agent_env.envs.skills import skills_text
 from agent_env.episode._log import EpisodeLog
 from agent_env.episode.limits import Limits
 from agent_env.episode.sink import EpisodeSink
-from agent_env.errors import EpisodeError, EpisodeFailedError, EpisodeStateError
+from agent_env.errors import EpisodeError, EpisodeFailedError, EpisodeStateError, RunIndexError
 from agent_env.outcome import CutReason, EpisodeResult, Failure, Outcome
 from agent_env.verify import EpisodeView, Message
 
@@ -335,7 +335,7 @@ class Core:
         except Exception as exc:  # a sink of any kind: kept, and raised to whoever drives the episode
             if self.broken is None:
                 self.broken = exc
-            else:
+            elif not isinstance(exc, RunIndexError):  # which says again what `broken` has said
                 logger.exception("run %s: its end could not be recorded", self.run_id)
         self.refuse_pending(self._interrupted)
         self._notify()

@@ -25,14 +25,15 @@ from agent_env.bundle import (
     Step,
     Verify,
 )
+from agent_env.chat import complete, open_chat
 from agent_env.envs import EnvSession, ToolSpec, open_env
 from agent_env.envs.skills import SkillShelf
-from agent_env.episode._agents import OtherAgent, ask_judge
+from agent_env.episode._agents import OtherAgent
 from agent_env.episode._calling import failed, raise_if_ours
 from agent_env.episode._core import Agent, Core
-from agent_env.episode._gold_state import wanted_state
 from agent_env.episode._turns import Agents, Turns, fail, render, within
 from agent_env.episode.sink import NullSink
+from agent_env.episode.wanted_states import wanted_state
 from agent_env.errors import EnvBrokenError, UniverseError, UsageError
 from agent_env.outcome import FailureKind, Skipped
 from agent_env.sandbox import Sandbox
@@ -60,8 +61,6 @@ async def own(core: Core) -> None:
     stack = AsyncExitStack()
     try:
         if _asks_models(core):
-            from agent_env.chat import open_chat  # most episodes ask no model
-
             await stack.enter_async_context(open_chat())  # else each question has a connection of its own
         await _Steps(core, stack).play()
     finally:
@@ -182,7 +181,7 @@ class _Steps:
         means = VerifyMeans(
             root=self._bundle.root,
             sandboxes=self._sandboxes(),
-            ask=ask_judge if judges_allowed(self._core.limits.judges) else None,
+            ask=complete if judges_allowed(self._core.limits.judges) else None,
             wanted=partial(wanted_state, self._core.task, timeout_s=timeout_s),
             lefts={
                 name: LeftState(spec=self._bundle.envs[name].universe, state=session.state, changes=session.changes)

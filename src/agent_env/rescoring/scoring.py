@@ -32,8 +32,8 @@ from agent_env.bundle import (
 )
 from agent_env.chat import complete
 from agent_env.episode import EpisodeView
-from agent_env.episode._gold_state import wanted_state
 from agent_env.episode.limits import DEFAULT_LIMITS, Limits
+from agent_env.episode.wanted_states import wanted_state
 from agent_env.errors import AgentEnvError, RewardError
 from agent_env.outcome import CutReason, EpisodeResult, FailureKind, Outcome, Score, Skipped
 from agent_env.rescoring.heard import Heard, hear

@@ -15,19 +15,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 from anyio import CapacityLimiter, Semaphore, to_thread
-from anyio.lowlevel import RunVar
 
+from agent_env._loop_local import LoopLocal
 from agent_env.bundle import PythonRef
 from agent_env.errors import BundleError, EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
 from agent_env.verify.own_time import OwnTime
 
 __all__ = ["StepFailedError", "broken_kind", "call_function", "one_line", "trace_of"]
-
-T = TypeVar("T")
 
 _QUICK = 4
 """Plain functions that begin at once. They share the interpreter with the event loop, which waits up to 5 ms for each."""
@@ -38,8 +36,7 @@ _SLOW = 60
 _MESSAGE_CHARS = 500
 _TRACE_CHARS = 20_000
 
-_places: RunVar[_Places] = RunVar("agent_env_function_places")
-_unlimited: RunVar[CapacityLimiter] = RunVar("agent_env_function_threads")
+_unlimited = LoopLocal("agent_env_function_threads", partial(CapacityLimiter, math.inf))
 _loaded: dict[PythonRef, Callable[[Any], object]] = {}
 
 
@@ -76,7 +73,7 @@ async def call_function(
     if _is_async(function):
         ended = await _bounded(_awaited(function, argument), timeout_s, too_long)
     else:
-        async with _of_this_loop(_places, _Places).one():
+        async with _places.get().one():
             ended = await _bounded(_in_thread(partial(function, argument)), timeout_s, too_long)
     exc = ended.raised
     if exc is None:
@@ -139,6 +136,9 @@ class _Places:
                 self._quick.release()
 
 
+_places = LoopLocal("agent_env_function_places", _Places)
+
+
 def _is_async(function: Callable[[Any], object]) -> TypeGuard[Callable[[Any], Awaitable[object]]]:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
@@ -164,8 +164,7 @@ async def _in_thread(function: Callable[[], object]) -> _Ended:
         except BaseException as exc:  # noqa: BLE001 - a bundle's own code; SystemExit would end the process
             return _Ended(raised=exc)
 
-    limiter = _of_this_loop(_unlimited, partial(CapacityLimiter, math.inf))
-    return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
+    return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=_unlimited.get())
 
 
 async def _awaited(function: Callable[[Any], Awaitable[object]], argument: object) -> _Ended:
@@ -180,15 +179,6 @@ async def _awaited(function: Callable[[Any], Awaitable[object]], argument: objec
         raise
     except BaseException as exc:  # noqa: BLE001 - a bundle's own code; SystemExit would end the process
         return _Ended(raised=exc)
-
-
-def _of_this_loop(var: RunVar[T], make: Callable[[], T]) -> T:
-    try:
-        return var.get()
-    except LookupError:
-        made = make()
-        var.set(made)
-        return made
 
 
 def broken_kind(exc: EnvBrokenError) -> FailureKind:

@@ -19,9 +19,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from anyio import Semaphore, to_thread
-from anyio.lowlevel import RunVar
 
 from agent_env._cleanup import wait_until_done
+from agent_env._loop_local import LoopLocal
 from agent_env.bundle import GoldCall, StateVerifier, Task, UniverseKind, UniverseSpec
 from agent_env.envs import EnvSession, open_env
 from agent_env.episode._calling import call_env, failed, raise_if_ours
@@ -63,7 +63,7 @@ async def wanted_state(task: Task, verifier: StateVerifier, *, timeout_s: float 
     kept = _kept.get(key)
     if kept is not None:
         return kept
-    flights = _flights_here()
+    flights = _flights.get()
     flight = flights.get(key)
     if flight is None:
         name = f"make the state that task {task.id} wants"
@@ -105,26 +105,8 @@ class _Flight:
         return self.making.result()
 
 
-_flights: RunVar[dict[bytes, _Flight]] = RunVar("agent_env_wanted_states")
-_places: RunVar[Semaphore] = RunVar("agent_env_wanted_state_places")
-
-
-def _flights_here() -> dict[bytes, _Flight]:
-    try:
-        return _flights.get()
-    except LookupError:
-        flights: dict[bytes, _Flight] = {}
-        _flights.set(flights)
-        return flights
-
-
-def _places_here() -> Semaphore:
-    try:
-        return _places.get()
-    except LookupError:
-        places = Semaphore(_AT_ONCE)
-        _places.set(places)
-        return places
+_flights = LoopLocal("agent_env_wanted_states", dict[bytes, _Flight])
+_places = LoopLocal("agent_env_wanted_state_places", partial(Semaphore, _AT_ONCE))
 
 
 async def _made(
@@ -133,7 +115,7 @@ async def _made(
     """Make a state and keep it. What went wrong is returned: an exception would carry every waiter's traceback."""
     clock = OwnTime(timeout_s)
     try:
-        async with _places_here(), clock:
+        async with _places.get(), clock:
             made = await _make(task, verifier)
     except StepFailedError as exc:
         return exc
