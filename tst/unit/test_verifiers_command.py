@@ -14,7 +14,7 @@ from agent_env.bundle import Command, CommandVerifier, SandboxProvider, SandboxS
 from agent_env.sandbox.contract import Sandbox
 from agent_env.sandbox.host import open_host
 from agent_env.verify.command import command_score
-from agent_env.verify.function import StepFailedError
+from agent_env.verify.step_failed import StepFailedError
 
 ScoreIt = Callable[..., Any]
 

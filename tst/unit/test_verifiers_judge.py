@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from agent_env import EpisodeView, FailureKind, Message, ModelServerError, Score
 from agent_env.bundle import JudgeVerifier, ModelSpec, TextSource
 from agent_env.chat import ChatReply, ChatUsage
-from agent_env.verify.function import StepFailedError
 from agent_env.verify.judge import conversation_text, judge_verdict, read_answer
+from agent_env.verify.step_failed import StepFailedError
 from agent_env.verify.verdict import Verdict
 
 MODEL = ModelSpec(model="small", base_url="http://127.0.0.1:1/v1")

@@ -20,9 +20,9 @@ from agent_env.episode import wanted_states
 from agent_env.episode._calling import call_env
 from agent_env.episode.wanted_states import wanted_state
 from agent_env.universe import apply, open_universe, plain
-from agent_env.verify.function import StepFailedError
 from agent_env.verify.score import VerifyMeans, verify_step
 from agent_env.verify.state import LeftState, WantedState
+from agent_env.verify.step_failed import StepFailedError
 from agent_env.verify.view import EpisodeView
 
 SHOP = '''

@@ -12,8 +12,9 @@ import pytest
 
 from agent_env import EpisodeView, FailureKind
 from agent_env.bundle import PythonRef
-from agent_env.verify.function import StepFailedError, call_function
+from agent_env.verify.function import call_function
 from agent_env.verify.own_time import OwnTime
+from agent_env.verify.step_failed import StepFailedError
 
 MakeFunction = Callable[[str], PythonRef]
 

@@ -18,9 +18,9 @@ from agent_env.bundle import GoldCall, StateVerifier, UniverseKind, UniverseSpec
 from agent_env.envs import open_env
 from agent_env.episode.wanted_states import wanted_state
 from agent_env.universe import StateChanges, changes_on_disk, open_universe_on_disk
-from agent_env.verify.function import StepFailedError
 from agent_env.verify.score import VerifyMeans, verify_step
 from agent_env.verify.state import LeftState, WantedState, state_score
+from agent_env.verify.step_failed import StepFailedError
 
 ENV = '''
 import sqlite3

@@ -21,7 +21,8 @@ from agent_env.episode.player_turn import PlayerTurn
 from agent_env.errors import MissingExtraError, ModelServerError, ToolError
 from agent_env.outcome import FailureKind
 from agent_env.verify import Message
-from agent_env.verify.function import StepFailedError, call_function
+from agent_env.verify.function import call_function
+from agent_env.verify.step_failed import StepFailedError
 from agent_env.verify.view import text_of
 
 __all__ = ["OtherAgent"]

@@ -9,7 +9,7 @@ from typing import Any
 from agent_env.envs import EnvSession, ToolAnswer
 from agent_env.errors import AgentEnvError, EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
-from agent_env.verify.function import StepFailedError, broken_kind, one_line, trace_of
+from agent_env.verify.step_failed import StepFailedError, broken_kind, one_line, trace_of
 
 __all__ = ["call_env", "failed", "raise_if_ours"]
 

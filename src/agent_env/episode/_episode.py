@@ -128,9 +128,9 @@ class Episode:
         """End the open turn without a reply, and let the verifiers score where it got to.
 
         No agent is prompted any more, and `run` steps that come before a later prompt are left out with it. A call that
-        is under way is stopped; a tool that does not stop within `close_s` fails the episode, and is left. Between two turns it does the same. Once the last turn has ended, nothing is left to
-        cut: then it waits for the end, and the result says nothing of a cut; a second cut does not change the reason.
-        Being cancelled stops the waiting only.
+        is under way is stopped; a tool that does not stop within `close_s` fails the episode, and is left. Between two
+        turns it does the same. Once the last turn has ended, nothing is left to cut: then it waits for the end, and the
+        result says nothing of a cut; a second cut does not change the reason. Being cancelled stops the waiting only.
 
         Args:
             reason: Why, for the run.

@@ -38,10 +38,11 @@ from agent_env.errors import EnvBrokenError, UniverseError, UsageError
 from agent_env.outcome import FailureKind, Skipped
 from agent_env.sandbox import Sandbox
 from agent_env.verify.command import how_it_ended, run_command
-from agent_env.verify.function import StepFailedError, call_function
+from agent_env.verify.function import call_function
 from agent_env.verify.permission import judges_allowed
 from agent_env.verify.score import VerifyMeans, verify_step
 from agent_env.verify.state import LeftState
+from agent_env.verify.step_failed import StepFailedError
 
 __all__ = ["own"]
 
@@ -123,7 +124,6 @@ class _Steps:
         return goes_on
 
     async def _do(self, step: Step) -> None:
-        limits = self._core.limits
         match step:
             case DeployEnv():
                 await self._deploy_env(step)
@@ -137,14 +137,14 @@ class _Steps:
                 await call_function(
                     step.target,
                     self._core.view(),
-                    timeout_s=limits.run_s if step.timeout_s is None else step.timeout_s,
+                    timeout_s=self._core.limits.bound_s(step),
                     raised=FailureKind.RUN_STEP,
                     timed_out=FailureKind.STEP_TIMEOUT,
                 )
             case RunCommand():
-                await self._run_command(step, limits.run_s if step.timeout_s is None else step.timeout_s)
+                await self._run_command(step, self._core.limits.bound_s(step))
             case Verify():
-                await self._verify(step, limits.verify_s if step.timeout_s is None else step.timeout_s)
+                await self._verify(step, self._core.limits.bound_s(step))
 
     async def _run_command(self, step: RunCommand, timeout_s: float) -> None:
         command = step.command
@@ -199,7 +199,7 @@ class _Steps:
         return {name: session.state for name, session in envs.items() if self._bundle.envs[name].sandbox is not None}
 
     async def _deploy_env(self, step: DeployEnv) -> None:
-        timeout_s = self._core.limits.deploy_s if step.timeout_s is None else step.timeout_s
+        timeout_s = self._core.limits.bound_s(step)
         opening = self._stack.enter_async_context(open_env(self._bundle.envs[step.env], task=self._core.task))
         try:
             self._core.envs[step.env] = await within(opening, timeout_s, f"starting env '{step.env}'")

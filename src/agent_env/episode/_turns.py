@@ -18,7 +18,8 @@ from agent_env.episode._calling import call_env, failed
 from agent_env.episode._core import Agent, CallRequest, Core, EndRequest, TurnState
 from agent_env.errors import BundleError
 from agent_env.outcome import Failure, FailureKind
-from agent_env.verify.function import StepFailedError, call_function
+from agent_env.verify.function import call_function
+from agent_env.verify.step_failed import StepFailedError
 from agent_env.verify.view import text_of
 
 __all__ = ["Agents", "Turns", "fail", "render", "within"]

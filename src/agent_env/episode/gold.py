@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 
 from agent_env.bundle import GoldCall, GoldTurn, Task
+from agent_env.episode.driving import Player
 from agent_env.episode.player_turn import PlayerTurn
-from agent_env.episode.players import Player
 from agent_env.errors import UsageError
 from agent_env.verify import Message, ToolCall
 

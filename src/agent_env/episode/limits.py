@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent_env.bundle import DeployEnv, Step, Verify
+
 __all__ = ["DEFAULT_LIMITS", "Limits"]
 
 
@@ -17,13 +19,25 @@ class Limits:
     deploy_s: float = 300.0
     """Seconds that an env may take to start."""
     run_s: float = 600.0
-    """Seconds that a `run` step's function may take."""
+    """Seconds that a `run` step may take, and a function that prompts or is an agent."""
     verify_s: float = 600.0
     """Seconds that a verifier may take; waiting for its turn does not count."""
     judges: bool | None = None
     """Whether model judges may be asked; None leaves it to the environment variable `AGENT_ENV_JUDGES`."""
     close_s: float = 30.0
     """Seconds that closing the envs may take, after which they are left and logged."""
+
+    def bound_s(self, step: Step) -> float:
+        """Return the seconds that a step may take: its own bound, or else the one for steps of its kind."""
+        if step.timeout_s is not None:
+            return step.timeout_s
+        match step:
+            case DeployEnv():
+                return self.deploy_s
+            case Verify():
+                return self.verify_s
+            case _:
+                return self.run_s
 
 
 DEFAULT_LIMITS = Limits()

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from agent_env.bundle import ModelSpec
 from agent_env.chat import complete
+from agent_env.episode.driving import Player
 from agent_env.episode.player_turn import PlayerTurn
-from agent_env.episode.players import Player
 from agent_env.verify import Message
 from agent_env.verify.view import text_of
 

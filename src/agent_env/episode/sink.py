@@ -22,7 +22,7 @@ class EventKind(StrEnum):
     """What happened; in brackets what `Event.data` has."""
 
     STEP_STARTED = "step_started"
-    """A step has begun (`kind`: `deploy_env`, `deploy_agent`, `prompt`, `run`, `verify`)."""
+    """A step has begun (`kind`: `deploy_env`, `deploy_agent`, `add_skills`, `prompt`, `run`, `verify`)."""
     STEP_ENDED = "step_ended"
     """The step is over, well or not (`duration_s`)."""
     TURN_STARTED = "turn_started"

@@ -29,9 +29,9 @@ from agent_env.errors import UniverseError
 from agent_env.outcome import FailureKind
 from agent_env.universe import StateChanges, open_universe
 from agent_env.universe.threads import in_thread
-from agent_env.verify.function import StepFailedError
 from agent_env.verify.own_time import OwnTime
 from agent_env.verify.state import WantedState
+from agent_env.verify.step_failed import StepFailedError
 
 __all__ = ["KeptStates", "wanted_state"]
 

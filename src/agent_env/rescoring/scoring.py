@@ -40,10 +40,11 @@ from agent_env.rescoring.heard import Heard, hear
 from agent_env.runs import RunEvent, RunIndex, RunState, RunSummary
 from agent_env.universe import StateChanges, apply, changes_on_disk, open_universe, open_universe_on_disk
 from agent_env.verify import resolve_reward
-from agent_env.verify.function import StepFailedError, call_function
+from agent_env.verify.function import call_function
 from agent_env.verify.permission import judges_allowed
 from agent_env.verify.score import VerifyMeans, verify_step
 from agent_env.verify.state import LeftState
+from agent_env.verify.step_failed import StepFailedError
 from agent_env.verify.verdict import JudgeRecord
 
 __all__ = ["Rescored", "rescore"]
@@ -134,7 +135,7 @@ async def _one(index: RunIndex, bundle: Bundle, run: RunSummary, reward: str | N
             if isinstance(step, RunPython):
                 await _run(step, view, limits)
             elif isinstance(step, Verify):
-                timeout_s = limits.verify_s if step.timeout_s is None else step.timeout_s
+                timeout_s = limits.bound_s(step)
                 wanted = partial(wanted_state, task, timeout_s=timeout_s)
                 means = VerifyMeans(root=bundle.root, sandboxes={}, ask=ask, wanted=wanted, lefts=lefts)
                 verdict = await verify_step(step, view, means, timeout_s=timeout_s)
@@ -263,7 +264,7 @@ async def _run(step: RunPython, view: EpisodeView, limits: Limits) -> None:
     await call_function(
         step.target,
         view,
-        timeout_s=limits.run_s if step.timeout_s is None else step.timeout_s,
+        timeout_s=limits.bound_s(step),
         raised=FailureKind.RUN_STEP,
         timed_out=FailureKind.STEP_TIMEOUT,
     )

@@ -23,8 +23,8 @@ from agent_env.bundle import Command, CommandVerifier
 from agent_env.errors import EnvBrokenError, UsageError
 from agent_env.outcome import FailureKind, Score
 from agent_env.sandbox.contract import ExecResult, Sandbox
-from agent_env.verify.function import StepFailedError, broken_kind, trace_of
 from agent_env.verify.returned import score_of
+from agent_env.verify.step_failed import StepFailedError, broken_kind, trace_of
 
 __all__ = ["FILES_VARIABLE", "command_score", "run_command"]
 

@@ -1,4 +1,4 @@
-"""Running a bundle's own function over an episode: verifiers and `run` steps.
+"""Running a bundle's own function over an episode: verifiers, `run` steps, prompts, scripted agents.
 
 A plain function runs in a thread, so that it never stalls the event loop; an `async def` one is awaited. The clock of
 its timeout starts when the function does: neither the import of its file, nor waiting for a thread, nor an event loop
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ from anyio import CapacityLimiter, Semaphore, to_thread
 
 from agent_env._loop_local import LoopLocal
 from agent_env.bundle import PythonRef
-from agent_env.errors import BundleError, EnvBrokenError, McpServerError, SandboxLostError
+from agent_env.errors import BundleError, EnvBrokenError
 from agent_env.outcome import FailureKind
 from agent_env.verify.own_time import OwnTime
+from agent_env.verify.step_failed import StepFailedError, broken_kind, one_line, trace_of
 
-__all__ = ["StepFailedError", "broken_kind", "call_function", "one_line", "trace_of"]
+__all__ = ["call_function"]
 
 _QUICK = 4
 """Plain functions that begin at once. They share the interpreter with the event loop, which waits up to 5 ms for each."""
@@ -33,21 +33,9 @@ _QUICK_S = 1.0
 """A function that has run for so long most likely waits for something, and gives its place to the next one."""
 _SLOW = 60
 """Functions that may run on after that."""
-_MESSAGE_CHARS = 500
-_TRACE_CHARS = 20_000
 
 _unlimited = LoopLocal("agent_env_function_threads", partial(CapacityLimiter, math.inf))
 _loaded: dict[PythonRef, Callable[[Any], object]] = {}
-
-
-class StepFailedError(Exception):
-    """A step of an episode broke. Never leaves the library: the episode makes a `Failure` of it."""
-
-    def __init__(self, kind: FailureKind, message: str, trace: str = "") -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.trace = trace
 
 
 async def call_function(
@@ -179,33 +167,3 @@ async def _awaited(function: Callable[[Any], Awaitable[object]], argument: objec
         raise
     except BaseException as exc:  # noqa: BLE001 - a bundle's own code; SystemExit would end the process
         return _Ended(raised=exc)
-
-
-def broken_kind(exc: EnvBrokenError) -> FailureKind:
-    """Return the kind of failure that a broken env is."""
-    match exc:
-        case McpServerError():
-            return FailureKind.MCP_DIED
-        case SandboxLostError():
-            return FailureKind.SANDBOX_LOST
-        case _:
-            return FailureKind.ENV_BROKEN
-
-
-def one_line(exc: BaseException) -> str:
-    """Say an exception in one line: its type and what it says."""
-    try:
-        said = " ".join(str(exc).split())
-    except Exception:  # noqa: BLE001 - a bundle's own __str__
-        said = ""
-    text = f"{type(exc).__name__}: {said}" if said else type(exc).__name__
-    return text if len(text) <= _MESSAGE_CHARS else f"{text[: _MESSAGE_CHARS - 1]}…"
-
-
-def trace_of(exc: BaseException) -> str:
-    """Return the traceback as text, its end when it is long."""
-    try:
-        text = "".join(traceback.format_exception(exc))
-    except Exception:  # noqa: BLE001 - a bundle's own exception may not print
-        return f"{type(exc).__name__} (its traceback cannot be printed)"
-    return text[-_TRACE_CHARS:]

@@ -11,11 +11,12 @@ from agent_env.outcome import FailureKind, Score, Skipped
 from agent_env.sandbox.contract import Sandbox
 from agent_env.verify.checks import check_score
 from agent_env.verify.command import command_score
-from agent_env.verify.function import StepFailedError, call_function
+from agent_env.verify.function import call_function
 from agent_env.verify.judge import Ask, judge_verdict
 from agent_env.verify.permission import JUDGES_OFF
 from agent_env.verify.returned import score_of
 from agent_env.verify.state import LeftState, WantedState, state_score
+from agent_env.verify.step_failed import StepFailedError
 from agent_env.verify.verdict import Verdict
 from agent_env.verify.view import EpisodeView
 

@@ -28,8 +28,8 @@ from agent_env.universe import (
     open_universe,
 )
 from agent_env.universe.threads import in_thread
-from agent_env.verify.function import StepFailedError, trace_of
 from agent_env.verify.own_time import OwnTime
+from agent_env.verify.step_failed import StepFailedError, trace_of
 
 __all__ = ["LeftState", "WantedState", "state_score"]
 
