@@ -51,12 +51,69 @@ def test_a_gold_that_scores_something_else_is_a_problem(
     assert ran.output == f"tasks/a.yaml:1: task 'a': {says}\n"
 
 
-def test_a_gold_whose_episode_fails_is_a_problem(shop: dict[str, str], write_bundle: WriteBundle) -> None:
-    """What broke is in the line."""
+def problems(path: Path) -> list[str]:
+    """What a rehearsal of the bundle there says."""
+    return [str(problem) for problem in asyncio.run(rehearse(load_bundle(path), env_lines={"store": 4})).problems]
+
+
+def test_what_breaks_is_one_problem_where_it_is(shop: dict[str, str], write_bundle: WriteBundle) -> None:
+    """A verifier that raises is told at its own line, once for all tasks."""
     bad = "def score(episode):\n    raise KeyError('stok')\n"
-    (problem,) = asyncio.run(rehearse(load_bundle(write_bundle({**shop, "verifiers/sold.py": bad})))).problems
-    assert "makes no reward" in problem.what
-    assert "verifier_raised" in problem.what
+    more = shop["tasks/a.yaml"].replace("id: a", "id: c")
+    path = write_bundle({**shop, "verifiers/sold.py": bad, "tasks/c.yaml": more})
+    assert problems(path) == [
+        "verifiers/sold.py:2: step 'sold' failed: verifiers/sold.py:score raised KeyError: 'stok' (in task 'a' and 1 other),"
+        " so its gold cannot be played"
+    ]
+
+
+def test_an_env_that_cannot_start_is_a_problem_of_bundle_yaml(shop: dict[str, str], write_bundle: WriteBundle) -> None:
+    """The line is the env's."""
+    mcp = "    mcp: {command: [/no/such/server]}\n"
+    header = shop["bundle.yaml"].replace("    python: envs/store.py:Store\n", mcp)
+    (line,) = problems(write_bundle({**shop, "bundle.yaml": header}))
+    assert line.startswith("bundle.yaml:4: step 'deploy_env' failed: ")
+    assert "/no/such/server" in line
+
+
+@pytest.mark.parametrize(
+    ("tool", "call", "says"),
+    [
+        (
+            "raise ZeroDivisionError('by stock')",
+            "sell, arguments: {count: 3}",
+            "envs/store.py:12: tool 'sell' raised ZeroDivisionError: by stock (in task 'a'), correct it, or raise ToolError"
+            " to refuse",
+        ),
+        ("return 1", "sel", "tasks/a.yaml:1: gold calls 'sel', which is no tool (in task 'a'), did you mean 'sell'?"),
+        (
+            "return 1",
+            "sell, arguments: {cuont: 3}",
+            "tasks/a.yaml:1: gold calls sell with arguments that do not fit (count: missing; cuont:"
+            " there is no such parameter, did you mean count?) (in task 'a'), write what the tool takes",
+        ),
+    ],
+)
+def test_a_call_of_gold_that_breaks_is_a_problem_whatever_is_scored(
+    shop: dict[str, str], write_bundle: WriteBundle, tool: str, call: str, says: str
+) -> None:
+    """Where the end state is that of gold itself, a broken tool leaves both alike: the call is what tells."""
+    task = (
+        f"id: a\nprompt: x\nverify: {{state: store, equals: gold}}\ngold: [{{calls: [{{tool: {call}}}], reply: x}}]\n"
+    )
+    env = shop["envs/store.py"].replace('self.state["stock"] -= count', tool)
+    assert problems(write_bundle({**shop, "tasks/a.yaml": task, "envs/store.py": env})) == [says]
+
+
+def test_a_call_of_gold_that_is_refused_is_noted(shop: dict[str, str], write_bundle: WriteBundle) -> None:
+    """It may be right: some references contain refusals."""
+    env = "from agent_env.errors import ToolError\n" + shop["envs/store.py"].replace(
+        'self.state["stock"] -= count', "raise ToolError('closed')"
+    )
+    path = write_bundle({**shop, "envs/store.py": env, "verifiers/sold.py": "def score(episode):\n    return 1\n"})
+    found = asyncio.run(rehearse(load_bundle(path)))
+    assert found.problems == []
+    assert found.notes[0] == "1 task ('a'): a call of gold is refused by its tool"
 
 
 def test_a_task_that_pays_the_same_for_nothing_is_noted(shop: dict[str, str], write_bundle: WriteBundle) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from agent_env.bundle import Bundle
-from agent_env.bundle.load import in_order, read_bundle
+from agent_env.bundle.load import BundleSource, in_order, read_bundle
 from agent_env.bundle.validate import check_source
 from agent_env.cli.progress import progress_bar
 from agent_env.episode.rehearsal import Rehearsal, rehearse
@@ -36,7 +36,7 @@ def command(path: Path, *, no_play: bool, no_code: bool, as_json: bool) -> None:
     with redirect_stdout(sys.stderr):  # what the bundle's own files print while they are imported and played
         problems = check_source(source, run_code=not no_code)
         if bundle is not None and not (problems or no_code or no_play):
-            rehearsal = _rehearse(bundle)
+            rehearsal = _rehearse(bundle, source)
             problems = in_order(rehearsal.problems)
     if as_json:
         _print_json(bundle, problems, rehearsal)
@@ -54,10 +54,12 @@ def command(path: Path, *, no_play: bool, no_code: bool, as_json: bool) -> None:
         click.echo(f"ok: {', '.join(parts)}{played}{'; its Python was not run' if no_code else ''}")
 
 
-def _rehearse(bundle: Bundle) -> Rehearsal:
+def _rehearse(bundle: Bundle, source: BundleSource) -> Rehearsal:
+    document = source.document
+    lines = {} if document is None else {name: document.line(("envs", name)) for name in bundle.envs}
     total = sum(task.gold is not None for task in bundle.tasks.values())
     with progress_bar("playing gold", total) as advance:
-        return asyncio.run(rehearse(bundle, progress=lambda done, _: advance(done)))
+        return asyncio.run(rehearse(bundle, env_lines=lines, progress=lambda done, _: advance(done)))
 
 
 def _print_json(bundle: Bundle | None, problems: list[Problem], rehearsal: Rehearsal) -> None:
@@ -67,6 +69,7 @@ def _print_json(bundle: Bundle | None, problems: list[Problem], rehearsal: Rehea
     ]
     counts = {"tasks": len(bundle.tasks), "evals": len(bundle.evals), "envs": len(bundle.envs)} if bundle else {}
     played = {"gold_played": rehearsal.played, "constant": rehearsal.constant, "not_played": rehearsal.asks_models}
+    played |= {"refused": rehearsal.refused, "other_turns": rehearsal.other_turns}
     click.echo(json.dumps({"ok": not problems, **counts, **played, "problems": listed}, indent=2))
 
 

@@ -7,10 +7,11 @@ model are left out: a rehearsal costs no tokens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_env.bundle import Bundle, Conversation, JudgeVerifier, Prompt, Task, Verify
+from agent_env.episode._rehearsed import Causes, GoldAnswers
 from agent_env.episode.gold import gold_player
 from agent_env.episode.limits import Limits
 from agent_env.episode.player_turn import PlayerTurn
@@ -36,7 +37,11 @@ class Rehearsal:
     played: int = 0
     """Tasks whose gold was played."""
     problems: list[Problem] = field(default_factory=list[Problem])
-    """Golds that fail, or do not score what they claim."""
+    """What broke when gold was played, a line for each cause; and golds that do not score what they claim."""
+    refused: list[str] = field(default_factory=list[str])
+    """Tasks whose gold has a call that its tool refuses."""
+    other_turns: list[str] = field(default_factory=list[str])
+    """Tasks whose gold has another number of turns than came about."""
     constant: list[str] = field(default_factory=list[str])
     """Tasks whose reward is the same for gold and for doing nothing: alone they teach nothing."""
     asks_models: list[str] = field(default_factory=list[str])
@@ -46,6 +51,10 @@ class Rehearsal:
     def notes(self) -> list[str]:
         """What is no mistake, but worth a look, a line each."""
         lines: list[str] = []
+        if self.refused:
+            lines.append(f"{_some(self.refused)}: a call of gold is refused by its tool")
+        if self.other_turns:
+            lines.append(f"{_some(self.other_turns)}: gold has more or fewer turns than were asked for")
         if self.constant:
             lines.append(f"{_some(self.constant)}: doing nothing scores as much as gold")
         if self.asks_models:
@@ -54,25 +63,31 @@ class Rehearsal:
 
 
 async def rehearse(
-    bundle: Bundle, tasks: Iterable[Task] | None = None, *, progress: Callable[[int, int], None] | None = None
+    bundle: Bundle,
+    tasks: Iterable[Task] | None = None,
+    *,
+    env_lines: Mapping[str, int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Rehearsal:
     """Play every reference solution of a bundle, and, beside it, an agent that does nothing.
 
     Args:
         bundle: A bundle without problems.
         tasks: Those to play; None is all of them.
+        env_lines: The line of bundle.yaml that each env stands on, for problems with one.
         progress: Called with how many are done and how many there are.
     """
     chosen = [task for task in (bundle.tasks.values() if tasks is None else tasks) if task.gold is not None]
     found = Rehearsal(asks_models=[task.id for task in chosen if _asks_a_model(task)])
     todo = [task for task in chosen if not _asks_a_model(task)]
+    causes = Causes(bundle, env_lines or {})
     done = 0
     waiting = iter(todo)
 
     async def work() -> None:
         nonlocal done
         for task in waiting:
-            await _one(task, found)
+            await _one(task, found, causes)
             done += 1
             if progress is not None:
                 progress(done, len(todo))
@@ -81,13 +96,25 @@ async def rehearse(
         for _ in range(min(_AT_ONCE, len(todo))):
             group.create_task(work())
     order = {task_id: at for at, task_id in enumerate(bundle.tasks)}
-    found.constant.sort(key=order.__getitem__)
+    for listed in (found.constant, found.refused, found.other_turns):
+        listed.sort(key=order.__getitem__)
+    found.problems += causes.problems()
     return found
 
 
-async def _one(task: Task, found: Rehearsal) -> None:
+async def _one(task: Task, found: Rehearsal, causes: Causes) -> None:
     found.played += 1
-    gold = await play(task, gold_player(task), limits=_LIMITS)
+    answers = GoldAnswers()
+    gold = await play(task, gold_player(task), sink=answers, limits=_LIMITS)
+    if gold.failure is not None:
+        causes.failed(task, gold.failure)
+        return
+    if causes.broke(task, answers.errors):
+        return
+    if answers.errors:
+        found.refused.append(task.id)
+    if answers.turns != len(task.gold or ()):
+        found.other_turns.append(task.id)
     try:
         reward = _reward(task, gold)
     except RewardError as exc:
