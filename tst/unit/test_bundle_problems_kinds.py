@@ -50,6 +50,10 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], list[str]]] = {
         {"bundle.yaml": HEADER + "  web: {mcp: {command: npx server}}\n"},
         ["bundle.yaml:4: 'command' is \"npx server\", write a list: [...]"],
     ),
+    "an MCP server's file that is not there": (
+        {"bundle.yaml": HEADER + "  web: {mcp: {command: [python3, envs/stor.py]}}\nagents: {clerk: {envs: [store]}}\n"},
+        ["bundle.yaml:4: there is no file 'envs/stor.py', did you mean 'envs/store.py'?"],
+    ),
     "an MCP command of no words": (
         {"bundle.yaml": HEADER + "  web: {mcp: {command: []}}\n"},
         ["bundle.yaml:4: 'command' is empty, write at least one"],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from agent_env._wording import counted
+
 __all__ = ["closest", "names_or_closest"]
 
 _LISTED = 12
@@ -26,5 +28,5 @@ def names_or_closest(name: str, known: Iterable[str]) -> str:
         return f"did you mean '{near}'?"
     if not names:
         return "there is none to name here"
-    more = "" if len(names) <= _LISTED else f" or {len(names) - _LISTED} others"
+    more = "" if len(names) <= _LISTED else f" or {counted(len(names) - _LISTED, 'other')}"
     return f"write one of {', '.join(names[:_LISTED])}{more}"

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.bundle import Bundle, RewardSpec
-from agent_env.bundle.document import Document, read_json_lines, read_yaml
+from agent_env.bundle.document import Document, Loc, read_json_lines, read_yaml
 from agent_env.bundle.files import BundleFiles, MisfitError
 from agent_env.bundle.references import References
 from agent_env.bundle.schema import BundleFile, EvalFile, McpFile, ModelFile, SandboxFile
@@ -248,7 +248,7 @@ class _Reader:
             if written.python is not None:
                 python = self._references.python(written.python, document, (*loc, "python"))
             elif written.mcp is not None:
-                mcp = self._mcp(written.mcp)
+                mcp = self._mcp(written.mcp, document, (*loc, "mcp"))
                 if universe is not None and (written.mcp.shared or written.mcp.url is not None):
                     what = f"env '{name}' has a universe, which a {'shared server' if written.mcp.shared else 'server at a url'} never sees"
                     fix = "remove universe, or let each episode start a server of its own"
@@ -265,9 +265,9 @@ class _Reader:
                 envs[name] = EnvSpec(name=name, python=python, mcp=mcp, sandbox=sandbox, universe=universe)
         return envs
 
-    def _mcp(self, written: McpFile) -> McpSpec:
+    def _mcp(self, written: McpFile, document: Document, loc: Loc) -> McpSpec:
         return McpSpec(
-            command=self._references.program(written.command or ()),
+            command=self._references.program(written.command or (), document, (*loc, "command")),
             environment=written.env,
             url=written.url,
             headers=written.headers,

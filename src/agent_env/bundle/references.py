@@ -118,16 +118,22 @@ class References:
             return None
         return path
 
-    def program(self, command: Sequence[str]) -> tuple[str, ...]:
-        """Return a command with each word that is the path of a file of the bundle made absolute."""
-        return tuple(self._absolute(word) for word in command)
+    def program(self, command: Sequence[str], document: Document, loc: Loc) -> tuple[str, ...]:
+        """Return a command with each word that is the path of a file of the bundle made absolute.
 
-    def _absolute(self, word: str) -> str:
-        if "/" not in word:
+        A word that leads into a folder of the bundle and to nothing there is a problem.
+        """
+        return tuple(self._word(word, document, (*loc, at)) for at, word in enumerate(command))
+
+    def _word(self, word: str, document: Document, loc: Loc) -> str:
+        path = PurePosixPath(word)
+        if "/" not in word or path.is_absolute():
             return word
         try:
             return str(self._files.root / self._files.find(word, directory_too=True))
-        except MisfitError:
+        except MisfitError as exc:
+            if len(path.parts) > 1 and (self._files.root / path.parts[0]).is_dir():
+                self._problems.append(document.problem(loc, exc.what, exc.fix))
             return word
 
     def universe(self, written: str | None, document: Document, loc: Loc) -> UniverseSpec | None:

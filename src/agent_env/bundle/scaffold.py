@@ -6,14 +6,13 @@ The files are in `template/`, which is a bundle itself.
 from __future__ import annotations
 
 import re
-import secrets
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
+from agent_env._new_folder import new_folder
 from agent_env.errors import UsageError
 
 __all__ = ["Scaffold", "write_scaffold"]
@@ -53,11 +52,10 @@ def write_scaffold(folder: Path, *, name: str | None = None) -> Scaffold:
         if folder.is_dir():
             if any(folder.iterdir()):
                 raise UsageError(f"{folder} is not empty: name a new folder, or empty it")
-            _fill(folder, contents)
         elif folder.exists() or folder.is_symlink():
             raise UsageError(f"{folder} is no folder: name a new one")
-        else:
-            _make(folder, contents)
+        with new_folder(folder) as building:
+            _write(building, contents)
     except OSError as exc:
         raise UsageError(f"{exc.filename or folder}: {exc.strerror or exc}") from exc
     return Scaffold(folder=folder, name=name, files=tuple(contents), first_task=_FIRST_TASK)
@@ -100,36 +98,7 @@ def _walk(folder: Traversable, path: PurePosixPath) -> Iterator[tuple[PurePosixP
             yield from _walk(entry, path / entry.name)
 
 
-def _make(folder: Path, contents: dict[PurePosixPath, str]) -> None:
-    """Make the folder in one step."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.parent / f".{folder.name[:100]}-{secrets.token_hex(4)}"
-    try:
-        _write(beside, contents)
-        beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _fill(folder: Path, contents: dict[PurePosixPath, str]) -> None:
-    """Fill an empty folder, which may be the one that the shell is in."""
-    inside = folder / f".init-{secrets.token_hex(4)}"
-    moved: list[Path] = []
-    try:
-        _write(inside, contents)
-        for entry in sorted(inside.iterdir()):
-            moved.append(folder / entry.name)
-            entry.rename(moved[-1])
-    except BaseException:
-        for path in moved:
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-        raise
-    finally:
-        shutil.rmtree(inside, ignore_errors=True)
-
-
 def _write(folder: Path, contents: dict[PurePosixPath, str]) -> None:
-    folder.mkdir()
     for name, text in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -263,7 +263,8 @@ class _Validation:
                 unclear[task_id] = [step.id for step in verify]
         if unclear:
             names = next(iter(unclear.values()))
-            what = f"{_some(list(unclear))} has {len(names)} verify steps ({', '.join(names)}), and there is no reward"
+            have = "has" if len(unclear) == 1 else "have"
+            what = f"{_some(list(unclear))} {have} {len(names)} verify steps ({', '.join(names)}), and there is no reward"
             fix = f"add reward: {names[0]}, or reward: with weights by step, or weight: to the steps"
             yield self._document.problem((), what, fix)
 
