@@ -263,5 +263,5 @@ class _Session:
         self._person.say(f"  {one_line(tool.name)}{' refuses' if answer.is_error else ''}:", dim=True)
         self._person.show(answer.text, fg="red" if answer.is_error else None)
         for part in answer.content:
-            if part["type"] != "text":
+            if part["type"] not in ("text", "structured"):  # the text says those
                 self._person.say(f"    [{one_line(str(part['type']))}: {one_line(str(part.get('mimeType', '')))}]")
