@@ -21,6 +21,7 @@ CREATE INDEX by_user ON orders (user);
 CREATE TABLE users (id TEXT PRIMARY KEY, name TEXT NOT NULL, about TEXT, level);
 CREATE TABLE log (at, what);
 CREATE TABLE pairs (a INTEGER, b TEXT, n REAL, PRIMARY KEY (a, b)) WITHOUT ROWID;
+CREATE TABLE texts (k TEXT PRIMARY KEY, body TEXT) WITHOUT ROWID;
 CREATE VIEW open_orders AS SELECT * FROM orders WHERE status = 'open';
 """
 
@@ -126,8 +127,10 @@ async def test_texts_and_keys_of_any_kind(tmp_path: Path) -> None:
         db.executemany("INSERT INTO odd VALUES (?, 'a')", [(key,) for key in keys])
         db.execute("UPDATE odd SET v = CAST(x'ff00fe' AS TEXT) WHERE k = 'null'")
         db.execute("UPDATE odd SET v = 'a' || char(0) || 'b' WHERE k = ''")
+        db.execute("INSERT INTO odd VALUES (CAST(x'61ff' AS TEXT), 'b')")
         changes = await copy.changes()
-        assert len(changes.changes) == len({change.path for change in changes.changes}) == len(keys)
+        assert len(changes.changes) == len({change.path for change in changes.changes}) == len(keys) + 1
+        assert json.dumps(changes.as_json(), ensure_ascii=False).encode()
         again = StateChanges.from_json(json.loads(json.dumps(changes.as_json())))
     async with open_universe(copy.spec) as fresh:
         apply(again, fresh.state)
@@ -257,6 +260,26 @@ async def test_schemas_of_every_kind(tmp_path: Path) -> None:
             assert fresh.state.execute("SELECT count(*) FROM noted").fetchone() == (6,)
 
 
+async def test_the_tail_of_a_long_text_in_a_table_that_is_an_index(tmp_path: Path) -> None:
+    """No page of the table's tree is written to, only the one that the end of the text is in."""
+    spec = write(tmp_path / "u.db", more="INSERT INTO texts VALUES ('a', hex(zeroblob(9000))), ('b', 'short');")
+    async with open_universe(spec) as copy:
+        copy.state.execute("UPDATE texts SET body = substr(body, 1, 17999) || 'z' WHERE k = 'a'")
+        assert [change.path for change in (await copy.changes()).changes] == ["/texts/a/body"]
+
+
+async def test_a_database_that_is_put_into_the_place_of_the_first_is_compared(tmp_path: Path) -> None:
+    """By `deserialize`: the pages that the copy began with are no longer those of the database."""
+    spec = write(tmp_path / "u.db")
+    async with open_universe(spec) as copy:
+        with closing(sqlite3.connect(":memory:")) as other:
+            other.deserialize(copy.state.serialize())
+            other.execute("UPDATE orders SET status = 'sent' WHERE id = 8")
+            other.commit()
+            copy.state.deserialize(other.serialize())
+        assert as_lists(await copy.changes()) == [("/orders/8/status", "open", "sent")]
+
+
 async def test_what_is_ignored_and_unordered_in_tables(tmp_path: Path) -> None:
     """Columns, rows and tables by pointers; a table without keys of its own as a collection of rows."""
     spec = write(tmp_path / "u.db")
@@ -348,6 +371,11 @@ STEPS = [
     "UPDATE pairs SET n = n + {r} WHERE b = 'p{n}'",
     "DELETE FROM pairs WHERE b = 'p{n}'",
     "UPDATE orders SET user = user || 'x'",
+    "UPDATE texts SET body = substr(body, 1, length(body) - 1) || 'z' WHERE k = '{n}'",
+    "INSERT OR REPLACE INTO texts VALUES ('{n}', hex(zeroblob({r} * 1000)))",
+    "DELETE FROM texts WHERE k < '{n}'",
+    "PRAGMA secure_delete = OFF",
+    "DELETE FROM orders WHERE id > {n}",
     "PRAGMA user_version = {r}",
     "COMMIT",
     "ROLLBACK",
@@ -391,6 +419,7 @@ async def test_whatever_is_done_the_changes_are_all_there_are(
             connection.execute("INSERT INTO users VALUES (?, ?, ?, ?)", (f"u{at}", f"Name {at}", about, at))
             connection.execute("INSERT INTO log VALUES (?, ?)", (at, "began"))
             connection.execute("INSERT INTO pairs VALUES (?, ?, ?)", (at % 5, f"p{at}", at))
+            connection.execute("INSERT INTO texts VALUES (?, ?)", (str(at), about))
         connection.execute("DELETE FROM users WHERE level % 9 = 0")
         connection.commit()
     spec = UniverseSpec(path=path, kind=UniverseKind.SQLITE)
@@ -398,6 +427,8 @@ async def test_whatever_is_done_the_changes_are_all_there_are(
         for db in (copy.state, other.state):
             if chance.random() < 0.5:
                 db.isolation_level = None
+            if chance.random() < 0.5:
+                db.execute("PRAGMA secure_delete = OFF")  # a page that is freed stays as it is
             for _ in range(chance.randrange(12)):
                 step = chance.choice(STEPS).format(n=chance.randrange(70), r=chance.randrange(8))
                 try:

@@ -171,6 +171,8 @@ def test_ignored_parts_do_not_keep_items_of_lists_apart() -> None:
         ("/0", {"n": 1, "at": 1}, MISSING)
     ]
     assert [change.path for change in differences([1, 2, 3], [9, 2, 3, 4], ignore=["/0"])] == ["/3"]
+    # Where a position is named, items are compared by position.
+    assert [change.path for change in differences([1, 2, 3], [2, 3], ignore=["/2"])] == ["/0", "/1"]
 
 
 def test_unordered_parts_inside_of_one_another() -> None:

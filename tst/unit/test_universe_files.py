@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from agent_env.universe import (
     open_universe_on_disk,
     sweep_left_copies,
 )
+from agent_env.universe.threads import in_thread
 
 
 @pytest.fixture(autouse=True)
@@ -385,6 +387,29 @@ async def test_modes_keep_nothing_from_being_removed(spec: UniverseSpec) -> None
         (copy.state / "shut").chmod(0)
         assert "/shut" in [change.path for change in (await copy.changes()).changes]
     assert not copy.state.exists()
+
+
+async def test_work_in_a_thread_ends_with_whoever_waits_for_it() -> None:
+    """Cancelled, also twice, it is told to stop, and is waited for."""
+    for times in (1, 2):
+        begun, ended = threading.Event(), threading.Event()
+
+        def work(check: Callable[[], None], begun: threading.Event = begun, ended: threading.Event = ended) -> None:
+            begun.set()
+            try:
+                while True:
+                    check()
+            finally:
+                ended.set()
+
+        task = asyncio.create_task(in_thread(work, what="a test"))
+        await asyncio.to_thread(begun.wait, 10)
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set()
 
 
 async def test_comparing_is_cancelled(spec: UniverseSpec) -> None:
