@@ -11,31 +11,29 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from agent_env.bundle import Bundle, Conversation, Prompt, PythonRef, Task
 from agent_env.cli._playing import Played, Recording
+from agent_env.cli._tables import new_console, new_table
 from agent_env.errors import BundleError
 from agent_env.outcome import Outcome, Score
 from agent_env.runs.visible import one_line, visible
 
 __all__ = ["as_json", "print_end", "print_table", "print_tasks", "tasks_as_json", "totals"]
 
-_FILE_COLUMNS = 200
 _STYLES = {Outcome.COMPLETED: "green", Outcome.FAILED: "red", Outcome.ABANDONED: "yellow"}
 
 
 def print_tasks(bundle: Bundle) -> None:
     """List the tasks: id, tags, and how the prompt begins."""
-    table = _table()
+    table = new_table()
     table.add_column("task", no_wrap=True)
     table.add_column("tags")
     table.add_column("prompt", overflow="ellipsis", no_wrap=True)
     for task in bundle.tasks.values():
         table.add_row(Text(visible(task.id)), Text(one_line(", ".join(task.tags), 60)), Text(_asked(task)))
-    _console().print(table)
+    new_console().print(table)
 
 
 def tasks_as_json(bundle: Bundle) -> str:
@@ -97,7 +95,7 @@ def print_end(recording: Recording, folder: Path | None, out: TextIO) -> None:
 def print_table(recording: Recording, folder: Path | None) -> None:
     """Print a line for each episode, then the totals."""
     episodes = recording.in_order()
-    table = _table()
+    table = new_table()
     table.add_column("task", overflow="fold")
     table.add_column("outcome")
     table.add_column("scores")
@@ -112,7 +110,7 @@ def print_table(recording: Recording, folder: Path | None) -> None:
             "" if played.reward is None else _number(played.reward),
             *([] if folder is None else [played.run_id[:12]]),
         )
-    console = _console()
+    console = new_console()
     console.print(table)
     for message, count in _failures(episodes):
         often = f" ({count} times)" if count > 1 else ""
@@ -217,14 +215,3 @@ def _number(value: float) -> str:
 
 def _runs_option(folder: Path) -> str:
     return "" if folder == Path("runs") else f" --runs {shlex.quote(str(folder))}"
-
-
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, header_style="bold")
-
-
-def _console() -> Console:
-    console = Console()
-    if not console.is_terminal:  # a pipe or a file: a line for each, for grep
-        console = Console(width=max(console.width, _FILE_COLUMNS))
-    return console

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from agent_env._wording import counted
 from agent_env.importers import ImportedBundle
 from agent_env.importers.tau2 import Customer, import_tau2
 
@@ -40,7 +41,7 @@ def tau2(source: Path, target: Path, user: str, *, as_json: bool) -> None:
 
 def _print(made: ImportedBundle, target: Path) -> None:
     evals = ", ".join(f"{name} {count}" for name, count in made.evals.items())
-    click.echo(f"{target}: {made.tasks} tasks ({evals})")
+    click.echo(f"{target}: {counted(made.tasks, 'task')} ({evals})")
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
     click.echo(f"check it: agent-env validate {target}")

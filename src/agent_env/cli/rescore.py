@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from agent_env.bundle import Bundle, load_bundle
-from agent_env.cli.progress import progress_bar
+from agent_env.cli._progress import progress_bar
 from agent_env.episode import Limits
 from agent_env.errors import UsageError
 from agent_env.rescoring import Rescored, rescore

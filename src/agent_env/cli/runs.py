@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agent_env.cli._tables import new_console, new_table
 from agent_env.runs import GroupSummary, RunIndex, RunState
 from agent_env.runs.visible import visible
 
 __all__ = ["command"]
 
 _NAME_CHARS = 40
-_FILE_COLUMNS = 200
 _STYLES = {RunState.FAILED: "red", RunState.INTERRUPTED: "yellow", RunState.RUNNING: "blue"}
 
 
@@ -35,9 +34,7 @@ def command(folder: Path, *, as_json: bool) -> None:
     elif not groups:
         click.echo(f"{folder}: no runs yet")
     else:
-        console = Console()
-        if not console.is_terminal:  # a pipe or a file: a line per group, for grep
-            console = Console(width=max(console.width, _FILE_COLUMNS))
+        console = new_console()
         console.print(_table(groups))
         console.print(f"agent-env explore {folder}", style="dim", markup=False, highlight=False)
 
@@ -47,7 +44,7 @@ def _plain(group: GroupSummary) -> dict[str, Any]:
 
 
 def _table(groups: list[GroupSummary]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     longest = max(len(group.name) for group in groups)
     table.add_column("group", overflow="fold", no_wrap=longest <= _NAME_CHARS)
     table.add_column("runs", justify="right", no_wrap=True)

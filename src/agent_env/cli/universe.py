@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from agent_env._wording import counted
 from agent_env.errors import UsageError
 from agent_env.runs import RunIndex
 from agent_env.runs.visible import visible
@@ -54,7 +55,7 @@ def _print(env: str, data: Mapping[str, Any]) -> None:
         return
     changes = StateChanges.from_json(data)
     count = len(changes.changes) + changes.left_out
-    click.secho(f"{env}: {count} change{'s' * (count != 1)}" if count else f"{env}: unchanged", bold=True)
+    click.secho(f"{env}: {counted(count, 'change')}" if count else f"{env}: unchanged", bold=True)
     for change in changes.changes:
         colour = "green" if change.before is MISSING else "red" if change.after is MISSING else None
         click.secho(visible(f"  {change}"), fg=colour)

@@ -13,7 +13,7 @@ import click
 from agent_env.bundle import Bundle
 from agent_env.bundle.load import BundleSource, in_order, read_bundle
 from agent_env.bundle.validate import check_source
-from agent_env.cli.progress import progress_bar
+from agent_env.cli._progress import progress_bar
 from agent_env.episode.rehearsal import Rehearsal, rehearse
 from agent_env.errors import Problem
 

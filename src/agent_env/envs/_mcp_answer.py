@@ -10,7 +10,7 @@ from __future__ import annotations
 import binascii
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from mcp_types import (
     AudioContent,
@@ -24,6 +24,7 @@ from mcp_types import (
 from pydantic_core import from_json, to_json
 
 from agent_env.envs.contract import ToolAnswer
+from agent_env.envs.json_schema import whole_numbers
 from agent_env.envs.parameter_check import Work, check_of
 from agent_env.envs.result_text import clean_text, result_text
 
@@ -98,23 +99,13 @@ def _check(structured: Any, output_schema: Mapping[str, Any]) -> None:
     check = check_of(output_schema)
     lines = list(_lines(check.misfits(structured, Work())))
     if lines:  # for JSON 2.0 is an integer; what checks the arguments of Python's tools says otherwise
-        lines = list(_lines(check.misfits(_whole(structured), Work())))
+        lines = list(_lines(check.misfits(whole_numbers(structured), Work())))
     if lines:
         raise BadAnswerError(f"structured content that does not fit its output schema: {lines[0]}")
 
 
 def _lines(lines: list[str]) -> Iterator[str]:
     return (" ".join(line.split())[:_SHOWN_CHARS] for line in lines)
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_whole(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {key: _whole(item) for key, item in cast("dict[str, Any]", value).items()}
-    return value
 
 
 def _finite(value: Any) -> Any:

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-__all__ = ["BrokenSchemaError", "JsonSchema", "Misfit", "TooMuchWorkError", "Work"]
+__all__ = ["BrokenSchemaError", "JsonSchema", "Misfit", "TooMuchWorkError", "Work", "whole_numbers"]
 
 STEPS = 60_000
 """How many steps checking one call takes at most: some milliseconds, 20 at worst."""
@@ -203,7 +203,7 @@ class _Check:
 
     def text(self, value: Any) -> str:
         """A text that equal values have in common, and no others: `1` and `1.0` are equal, `1` and `true` are not."""
-        text = json.dumps(_whole(value), sort_keys=True)
+        text = json.dumps(whole_numbers(value), sort_keys=True)
         self.work.spend(10 + len(text))
         return text
 
@@ -217,13 +217,14 @@ def _matcher(pattern: str) -> SchemaValidator | None:
         return None
 
 
-def _whole(value: Any) -> Any:
+def whole_numbers(value: Any) -> Any:
+    """Return JSON with each whole number as an integer: to JSON Schema 2.0 is one."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
-        return [_whole(item) for item in cast("list[Any]", value)]
+        return [whole_numbers(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {key: _whole(item) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: whole_numbers(item) for key, item in cast("dict[str, Any]", value).items()}
     return value
 
 

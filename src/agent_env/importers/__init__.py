@@ -4,6 +4,6 @@ Covers tau2-bench's retail domain (`agent_env.importers.tau2`). An importer read
 or nothing; it runs no code of what it reads.
 """
 
-from agent_env.importers.imported import ImportedBundle, new_folder
+from agent_env.importers.imported import ImportedBundle
 
-__all__ = ["ImportedBundle", "new_folder"]
+__all__ = ["ImportedBundle"]

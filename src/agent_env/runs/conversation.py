@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from agent_env._wording import counted
 from agent_env.runs.record import RunEvent
 
 __all__ = ["Item", "Section", "conversation", "pretty"]
@@ -124,7 +125,7 @@ def _start_turn(reading: _Reading, event: RunEvent) -> None:
         sections.append(Section(title="system prompt", text=_text(data["system_prompt"])))
     if data.get("tools"):
         tools = _list(data["tools"])
-        sections.append(Section(title=f"{len(tools)} tool{'s' * (len(tools) != 1)}", text=_tools(tools)))
+        sections.append(Section(title=f"{counted(len(tools), 'tool')}", text=_tools(tools)))
     agent = _text(data.get("agent"))
     reading.items.append(
         _item(
@@ -259,7 +260,7 @@ def _state(event: RunEvent) -> Item:
     lines = [_change(_mapping(change)) for change in changes]
     if more:
         lines.append(f"and {more} more")
-    note = f"{count} change{'s' * (count != 1)}" if count else "unchanged"
+    note = counted(count, "change") if count else "unchanged"
     return _item(event, "state", f"state of {_text(data.get('env'))}", text="\n".join(lines), note=note)
 
 

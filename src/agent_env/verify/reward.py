@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agent_env._wording import counted
 from agent_env.bundle import Bundle, JudgeVerifier, RewardSpec, Task, Verify, names_or_closest
 from agent_env.errors import RewardError
 from agent_env.outcome import EpisodeResult, Outcome, Score, Skipped
@@ -204,7 +205,7 @@ def _tasks(ids: Sequence[str]) -> str:
     if len(ids) == 1:
         return f"task '{ids[0]}'"
     listed = ", ".join(f"'{task_id}'" for task_id in ids[:_LISTED])
-    more = f" and {len(ids) - _LISTED} others" if len(ids) > _LISTED else ""
+    more = f" and {counted(len(ids) - _LISTED, 'other')}" if len(ids) > _LISTED else ""
     return f"tasks {listed}{more}"
 
 

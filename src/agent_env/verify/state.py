@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent_env._wording import counted
 from agent_env.bundle import StateVerifier, UniverseKind, UniverseSpec
 from agent_env.errors import UniverseError
 from agent_env.outcome import FailureKind, Score
@@ -169,7 +170,7 @@ async def _made_again(changes: StateChanges, copy: PrivateCopy) -> Any:
 def _explanation(found: StateChanges, count: int) -> str:
     if not count:
         return ""
-    lines = [f"{count} difference{'s' * (count != 1)}:", *map(_line, found.changes)]
+    lines = [f"{counted(count, 'difference')}:", *map(_line, found.changes)]
     if found.left_out:
         lines.append(f"and {found.left_out} more")
     return "\n".join(lines)

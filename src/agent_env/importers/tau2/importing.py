@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,9 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from agent_env._new_folder import new_folder
 from agent_env.bundle import load_bundle
 from agent_env.errors import BundleError, UsageError
-from agent_env.importers.imported import ImportedBundle, new_folder
+from agent_env.importers.imported import ImportedBundle
 from agent_env.importers.tau2.shape import TaskEntry
 from agent_env.importers.tau2.source import RetailSource, read_source
 from agent_env.importers.tau2.tools import tools_in
@@ -53,17 +55,28 @@ def import_tau2(
     own = {name: _own(name) for name in ("store.py", "tau2_store.py", "task.md.j2", "customer.md.j2")}
     read = read_source(source, tools_in(own["store.py"], "Store"))
     notes = tuple(_notes(read))
-    with new_folder(target) as folder:
-        for name, text in _files(read, own, user, notes).items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode())
-        try:
-            bundle = load_bundle(folder)
-        except BundleError as exc:
-            raise UsageError(f"{source}: the bundle that it makes does not load: {exc.problems[0]}") from exc
-        made = {name: len(ids) for name, ids in bundle.evals.items()}
-    return ImportedBundle(root=target.absolute(), tasks=len(read.tasks), evals=made, notes=notes)
+    target = target.absolute()
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise UsageError(f"{target} is there already: name a folder that is not, or remove it first")
+    try:
+        with new_folder(target) as folder:
+            evals = _write(folder, _files(read, own, user, notes), source)
+    except OSError as exc:
+        raise UsageError(f"{target}: the folder cannot be made: {exc.strerror or exc}") from exc
+    return ImportedBundle(root=target, tasks=len(read.tasks), evals=evals, notes=notes)
+
+
+def _write(folder: Path, files: Mapping[str, str], source: Path) -> dict[str, int]:
+    """Write a bundle, and return how many tasks each of its evals has."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+    try:
+        bundle = load_bundle(folder)
+    except BundleError as exc:
+        raise UsageError(f"{source}: the bundle that it makes does not load: {exc.problems[0]}") from exc
+    return {name: len(ids) for name, ids in bundle.evals.items()}
 
 
 def _own(name: str) -> str:
