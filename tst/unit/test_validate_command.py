@@ -59,6 +59,13 @@ def test_no_bundle_is_a_usage_error_without_a_traceback(tmp_path: Path) -> None:
     assert done.stderr == f"no bundle at {tmp_path / 'nowhere'}: there is no such folder\n"
 
 
+def test_a_closed_standard_output_is_no_mistake(small_bundle: dict[str, str], write_bundle: WriteBundle) -> None:
+    """`>&-` leaves Python without one; the exit code says the rest."""
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "agent_env", "validate"]
+    done = subprocess.run([*command, str(write_bundle(small_bundle))], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_the_schemas_are_printed() -> None:
     """All by kind, or one; a wrong kind gets the closest."""
     every = CliRunner().invoke(agent_env, ["schema"])

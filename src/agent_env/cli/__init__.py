@@ -66,7 +66,7 @@ def main() -> None:
     """
     try:
         code = root.main(prog_name="agent-env", standalone_mode=False)
-        sys.stdout.flush()
+        click.echo(nl=False)  # writes out what is left; sys.stdout is None where it was closed (`>&-`)
     except click.exceptions.Exit as exc:
         code = exc.exit_code
     except click.ClickException as exc:
