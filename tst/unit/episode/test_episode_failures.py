@@ -18,6 +18,7 @@ from agent_env import (
     Limits,
     Outcome,
     RewardError,
+    RunIndexError,
     Task,
     open_episode,
     reward_of,
@@ -376,6 +377,23 @@ async def test_an_episode_that_cannot_be_recorded_is_given_up(
         assert episode.state is EpisodeState.ABANDONED
         with pytest.raises(EpisodeStateError, match=r"cut\(\): the episode was abandoned, because of OSError"):
             await episode.cut(CutReason.TIMEOUT)
+
+
+async def test_an_index_that_cannot_be_written_is_not_told_twice(
+    make_task: MakeTask, sink: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end is not recorded either: whoever drives the episode has the error, and the log no traceback of the same."""
+
+    def full(_: str) -> bool:
+        raise RunIndexError("the disk is full")
+
+    async with open_episode(make_task(), sink=sink) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        sink.fails_at = full
+        with pytest.raises(RunIndexError, match="the disk is full"):
+            turn.record(SAY)
+    assert caplog.text == ""
 
 
 async def test_a_sink_that_raises_while_nobody_waits_is_heard_at_the_end(
