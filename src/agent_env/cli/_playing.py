@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
+
 from agent_env.bundle import Bundle, Task
 from agent_env.chat import open_chat
 from agent_env.episode import EpisodeSink, Limits, NullSink, open_episode
+from agent_env.episode._calling import raise_if_ours
 from agent_env.episode.driving import drive
 from agent_env.episode.players import Player
 from agent_env.errors import ModelServerError, RewardError, RunIndexError
 from agent_env.outcome import EpisodeResult, Failure, FailureKind, Outcome
 from agent_env.runs import RunIndex, RunSink
 from agent_env.verify import RewardRule, resolve_reward
+from agent_env.verify.step_failed import one_line, trace_of
 
 __all__ = ["Played", "Recording", "play_tasks"]
 
@@ -178,6 +181,7 @@ async def play_tasks(
 
     Raises:
         RunIndexError: When they cannot be recorded.
+        click.Abort: When a player or a tool is interrupted (KeyboardInterrupt).
     """
     waiting = iter([(task, rollout) for task in tasks for rollout in range(rollouts)])
 
@@ -208,8 +212,18 @@ async def _play_one(task: Task, rollout: int, player: Player, recording: Recordi
         raise
     except ModelServerError as exc:
         failure = Failure(kind=FailureKind.MODEL_SERVER, step="", message=str(exc))
-    except Exception as exc:  # noqa: BLE001 - a player is a bundle's own code: counted, and the other episodes go on
-        message = f"the player raised {type(exc).__name__}: {exc}"
-        failure = Failure(kind=FailureKind.AGENT, step="", message=message, traceback=traceback.format_exc())
+    except KeyboardInterrupt:
+        # Raised out of a task it breaks the loop off where it stands, and the loop's threads keep the process for ever.
+        raise click.Abort from None
+    except asyncio.CancelledError as exc:
+        raise_if_ours(exc)
+        failure = _player_raised(exc)
+    except (Exception, SystemExit, GeneratorExit) as exc:  # noqa: BLE001 - a player is a bundle's own code: counted, and the other episodes go on
+        failure = _player_raised(exc)
     duration_s = time.perf_counter() - began
     return recording.ended(task, sink, result, rollout=rollout, failure=failure, duration_s=duration_s)
+
+
+def _player_raised(exc: BaseException) -> Failure:
+    message = f"the player raised {one_line(exc)}"
+    return Failure(kind=FailureKind.AGENT, step="", message=message, traceback=trace_of(exc))

@@ -320,7 +320,7 @@ def _play(tasks: Sequence[Task], player_of: Callable[[Task], Player], recording:
                     on_played=on_played,
                 )
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):
             return False
     return True
 

@@ -133,6 +133,39 @@ def test_a_player_that_raises_is_counted_and_the_others_go_on(shop_dir: Path) ->
         assert {run.state for run in index.all_runs("play/broken")} == {RunState.ABANDONED}
 
 
+@pytest.mark.parametrize(
+    ("raises", "said"),
+    [
+        ("SystemExit(3)", "SystemExit: 3"),
+        ("GeneratorExit", "GeneratorExit"),
+        ("asyncio.CancelledError", "CancelledError"),
+        ("Silent", "Silent"),
+        ("ValueError('x' * 10_000)", "ValueError: xxx"),
+    ],
+)
+def test_whatever_a_player_raises_is_counted(shop_dir: Path, raises: str, said: str) -> None:
+    """It is no end of the command, is told in a bounded line, and nothing is left out."""
+    (shop_dir / "players/best.py").write_text(
+        "import asyncio\n\nclass Silent(Exception):\n    def __str__(self):\n        raise OSError\n\n"
+        f"async def play(turn):\n    raise {raises}\n\ndef broken(turn):\n    ...\n"
+    )
+    done = play(shop_dir, "--player", "best", "--eval", "easy", "--json")
+    assert done.exit_code == 1
+    failures = [episode["failure"] for episode in json.loads(done.stdout)["episodes"]]
+    assert [failure["kind"] for failure in failures] == ["agent"] * 2
+    assert all(failure["message"].startswith(f"the player raised {said}") for failure in failures)
+    assert all(len(failure["message"]) < 600 for failure in failures)
+
+
+def test_an_interrupt_within_a_player_ends_the_process(shop_dir: Path) -> None:
+    """As a second Ctrl-C is, while a player holds the loop up; the loop's threads keep the process from nothing."""
+    (shop_dir / "players/best.py").write_text("def play(turn):\n    raise KeyboardInterrupt\n\nbroken = play\n")
+    command = [sys.executable, "-m", "agent_env", "play", str(shop_dir), "--player", "best", "--no-record"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
 def test_a_failure_is_counted_beside_what_was_scored(shop_dir: Path) -> None:
     """`mean 1 of 1 scored; 1 failed (env_broken)`."""
     (shop_dir / "tasks/burning.yaml").write_text(
