@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -67,8 +69,17 @@ class Shop:
             asyncio.run(play(load_bundle(self.folder / "shop").task(task), player, sink=index.run("g")))
 
     def rescore(self, *more: str) -> str:
-        # In a process of its own: a bundle's files are imported once.
-        command = [sys.executable, "-m", "agent_env", "rescore", str(self.runs), *more]
+        # On a copy: a bundle's files are imported once, and in another folder they are another bundle's.
+        copy = Path(mkdtemp(dir=self.folder)) / "shop"
+        shutil.copytree(self.folder / "shop", copy)
+        ran = CliRunner().invoke(
+            root, ["rescore", str(self.runs), "--bundle", str(copy), *more], catch_exceptions=False
+        )
+        return ran.stdout
+
+    def rescore_later(self) -> str:
+        """Score the runs in a process of its own, with the bundle that they name."""
+        command = [sys.executable, "-m", "agent_env", "rescore", str(self.runs)]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=50).stdout
 
     def json(self, *more: str) -> dict[str, Any]:
@@ -87,7 +98,7 @@ def shop(tmp_path: Path) -> Shop:
 def test_the_same_verifiers_give_the_same_scores(shop: Shop) -> None:
     """The state, the calls and the replies are those of the episode."""
     shop.play()
-    assert shop.rescore() == "1 of 1 runs scored again, 0 with another score; mean reward 1.000 of 1\n"
+    assert shop.rescore_later() == "1 of 1 runs scored again, 0 with another score; mean reward 1.000 of 1\n"
     assert shop.json()["explanations"] == {"sold": "1"}
 
 
@@ -95,7 +106,7 @@ def test_a_changed_verifier_scores_what_was_played(shop: Shop) -> None:
     """The records stay as they are; what is different is listed."""
     shop.play()
     shop.write({"verifiers/sold.py": "def score(episode):\n    return len(episode.replies) / 4\n"})
-    said = shop.rescore().splitlines()
+    said = shop.rescore_later().splitlines()
     assert said[0].endswith(" a: sold 1 -> sold 0.25")
     assert said[1] == "1 of 1 runs scored again, 1 with another score; mean reward 0.250 of 1"
     with RunIndex.open(shop.runs, read_only=True) as index:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agent_env._wording import counted
 from agent_env.bundle import Bundle, DeployEnv, Task
 from agent_env.episode.sink import Event, EventKind, RunHeader, new_run_id
 from agent_env.errors import Problem
@@ -132,4 +133,4 @@ class Causes:
 def _met_in(tasks: Sequence[str]) -> str:
     if len(tasks) == 1:
         return f"in task '{tasks[0]}'"
-    return f"in task '{tasks[0]}' and {len(tasks) - 1} other{'s' * (len(tasks) > 2)}"
+    return f"in task '{tasks[0]}' and {counted(len(tasks) - 1, 'other')}"

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agent_env._wording import counted
 from agent_env.bundle import Bundle, Conversation, JudgeVerifier, Prompt, Task, Verify
 from agent_env.episode._rehearsed import Causes, GoldAnswers
 from agent_env.episode.gold import gold_player
@@ -164,5 +165,5 @@ def _asks_a_model(task: Task) -> bool:
 
 def _some(tasks: Sequence[str]) -> str:
     listed = ", ".join(f"'{task_id}'" for task_id in tasks[:_LISTED])
-    more = f" and {len(tasks) - _LISTED} others" if len(tasks) > _LISTED else ""
-    return f"{len(tasks)} task{'s' * (len(tasks) != 1)} ({listed}{more})"
+    more = f" and {counted(len(tasks) - _LISTED, 'other')}" if len(tasks) > _LISTED else ""
+    return f"{counted(len(tasks), 'task')} ({listed}{more})"
