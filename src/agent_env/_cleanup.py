@@ -1,17 +1,25 @@
-"""Release that is shielded from cancellation, bounded in time, and never hides why it came to it."""
+"""Release that is shielded from cancellation, bounded in time, and never hides why it came to it.
+
+Also the removal of folders that somebody else has filled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
+import shutil
+import subprocess
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
 
-__all__ = ["close_stack", "wait_until_done"]
+__all__ = ["close_stack", "remove_tree", "wait_until_done"]
 
 logger = logging.getLogger(__name__)
+
+_REMOVE_S = 60.0
 
 
 async def wait_until_done(task: asyncio.Task[Any], *, grace_s: float, what: str) -> None:
@@ -57,3 +65,15 @@ async def close_stack(stack: AsyncExitStack, *, grace_s: float, what: str) -> No
         logger.exception("%s: closing took longer than %s s", what, grace_s)
     except Exception:  # raised here it would replace what the block is left with
         logger.exception("%s: closing raised", what)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, also what is unreadable in it, or too deep for a path. Blocks; what cannot be removed is logged."""
+    with suppress(OSError, RecursionError):
+        shutil.rmtree(path)
+    if path.exists():
+        for command in ("chmod", "-R", "u+rwX"), ("rm", "-rf"):
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run([*command, "--", path], timeout=_REMOVE_S, capture_output=True, check=False)
+    if path.exists():
+        logger.error("%s: it cannot be removed with all that is in it", path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import shutil
 import sys
@@ -16,15 +15,13 @@ from typing import Any
 
 from anyio import to_thread
 
-from agent_env._cleanup import wait_until_done
+from agent_env._cleanup import remove_tree, wait_until_done
 from agent_env.bundle import McpSpec
 from agent_env.envs._mcp_process import ServerCommand
 from agent_env.envs._mcp_variables import Variables
 from agent_env.errors import EnvBrokenError
 
 __all__ = ["empty_folder", "episode_variables", "server_command"]
-
-logger = logging.getLogger(__name__)
 
 _PASSED_ON = (
     "HOME",
@@ -116,11 +113,5 @@ async def empty_folder() -> AsyncGenerator[Path]:
         yield folder
     finally:
         # A task of its own: a second cancellation, which goes through shields, would come before the thread has begun.
-        removing = asyncio.create_task(to_thread.run_sync(_remove, folder), name=f"remove {folder}")
+        removing = asyncio.create_task(to_thread.run_sync(remove_tree, folder), name=f"remove {folder}")
         await wait_until_done(removing, grace_s=_REMOVE_S, what=f"removing {folder}, an MCP server's folder,")
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        logger.error("%s: an MCP server's folder cannot be removed", folder)

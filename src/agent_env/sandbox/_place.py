@@ -7,11 +7,8 @@ it. Covers files only: no process outlives its parent long enough to be looked f
 
 from __future__ import annotations
 
-import logging
 import os
-import shutil
 import stat
-import subprocess
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -21,19 +18,17 @@ from secrets import token_hex
 from tempfile import gettempdir
 from typing import IO
 
+from agent_env._cleanup import remove_tree
 from agent_env._locking import HeldError, hold
 from agent_env.errors import SandboxUnavailableError
 from agent_env.sandbox._guard import Guard
 
-__all__ = ["Owner", "base_dir", "base_token", "is_alive", "remove_left_over", "remove_tree", "sandbox_folder"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Owner", "base_dir", "base_token", "is_alive", "remove_left_over", "sandbox_folder"]
 
 _LOCK = "lock"
 _NEW = ".new-"
 _NEW_S = 600.0
 """A folder that has been in the making for so long was left so."""
-_REMOVE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -177,17 +172,3 @@ def _is_left_over(path: Path) -> bool:
         return path.is_dir() and time.time() - path.stat().st_mtime > _NEW_S
     except FileNotFoundError:  # it has its name by now
         return False
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a folder, also what a sandbox has made unreadable in it, or too deep for a path."""
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except (OSError, RecursionError):
-        for command in ("chmod", "-R", "u+rwX"), ("rm", "-rf"):
-            with suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run([*command, "--", path], timeout=_REMOVE_S, capture_output=True, check=False)
-    if path.exists():
-        logger.error("%s: what a sandbox has left cannot be removed", path)

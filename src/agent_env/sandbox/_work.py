@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from agent_env._cleanup import remove_tree
 from agent_env.errors import SandboxUnavailableError
 from agent_env.sandbox._blocking import in_thread
-from agent_env.sandbox._place import remove_tree
 
 __all__ = ["work_folder"]
 

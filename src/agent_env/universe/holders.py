@@ -12,14 +12,14 @@ import logging
 import os
 import re
 import secrets
-import shutil
-import stat
 import tempfile
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from agent_env._cleanup import remove_tree
 
 __all__ = ["Holder", "sweep_left_copies", "sweep_once"]
 
@@ -75,8 +75,6 @@ class Holder:
     def remove(self) -> None:
         """Remove it and what is in it; what cannot be removed is logged."""
         remove_tree(self.path)
-        if self.path.exists():
-            logger.error("%s: the copy of a universe cannot be removed", self.path)
         with _lock:
             mark = self._mark
             if mark is not None:
@@ -178,18 +176,3 @@ def _sweep(lock: Path, paths: list[Path], end: float) -> list[Path]:
         if fd is not None:
             os.close(fd)
     return removed
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a folder as far as it can be, also where its modes would forbid it."""
-    shutil.rmtree(path, ignore_errors=True)
-    if not path.exists():
-        return
-    todo = [str(path)]
-    while todo:
-        folder = todo.pop()
-        with suppress(OSError):
-            os.chmod(folder, stat.S_IRWXU)
-            with os.scandir(folder) as entries:
-                todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    shutil.rmtree(path, ignore_errors=True)
