@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
+from agent_env._cancellation import raise_if_ours
 from agent_env.bundle import Bundle, Task
 from agent_env.chat import open_chat
 from agent_env.episode import EpisodeSink, Limits, NullSink, open_episode
-from agent_env.episode._calling import raise_if_ours
 from agent_env.episode.driving import drive
 from agent_env.episode.players import Player
 from agent_env.errors import ModelServerError, RewardError, RunIndexError

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agent_env.bundle import McpSpec, names_or_closest
+from agent_env.bundle import McpSpec
 from agent_env.envs._mcp_answer import BadAnswerError, answer_of
 from agent_env.envs._mcp_command import empty_folder, episode_variables, server_command
 from agent_env.envs._mcp_connection import Connection, RefusedError
@@ -23,6 +23,7 @@ from agent_env.envs._mcp_watch import Watch
 from agent_env.envs.contract import ToolAnswer, ToolSpec
 from agent_env.envs.faults import first_lines
 from agent_env.envs.parameter_check import Work, check_of
+from agent_env.envs.refusals import no_such_tool, not_called
 from agent_env.envs.result_text import clean_text
 from agent_env.errors import EnvBrokenError
 
@@ -122,14 +123,11 @@ class McpSession:
         """
         tool = self._tools.get(name)
         if tool is None:
-            return ToolAnswer(
-                clean_text(f"there is no tool '{name}', {names_or_closest(name, self._tools)}"), is_error=True
-            )
+            return no_such_tool(name, self._tools)
         problem = _not_json(arguments)
         lines = [problem] if problem else check_of(tool.listed.input_schema).misfits(arguments, Work())
         if lines:
-            said = "\n".join(first_lines(lines))
-            return ToolAnswer(clean_text(f"{name} was not called:\n{said}"), is_error=True)
+            return not_called(name, "\n".join(first_lines(lines)))
         try:
             result = await self._connection.call(tool.listed.name, arguments, timeout_s=self._timeout_s)
             return answer_of(result, tool.listed.output_schema)

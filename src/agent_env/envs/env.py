@@ -15,10 +15,11 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from agent_env._loop_local import LoopLocal
-from agent_env.bundle import EnvCheck, EnvSpec, Task, names_or_closest
+from agent_env.bundle import EnvCheck, EnvSpec, Task
 from agent_env.envs.arguments import MisfitArgumentsError
 from agent_env.envs.contract import EnvSession, ToolAnswer, ToolSpec
 from agent_env.envs.python_tools import PythonTool, toolbox_of
+from agent_env.envs.refusals import no_such_tool, not_called
 from agent_env.envs.result_text import clean_text, result_text
 from agent_env.errors import BundleError, EnvBrokenError, Problem, ToolError
 from agent_env.universe import PrivateCopy, StateChanges, open_universe
@@ -161,13 +162,11 @@ class _PythonSession:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         tool = self._tools.get(name)
         if tool is None:
-            return ToolAnswer(
-                clean_text(f"there is no tool '{name}', {names_or_closest(name, self._tools)}"), is_error=True
-            )
+            return no_such_tool(name, self._tools)
         try:
             converted = tool.convert(arguments)
         except MisfitArgumentsError as exc:
-            return ToolAnswer(clean_text(f"{name} was not called:\n{exc}"), is_error=True)
+            return not_called(name, str(exc))
         timeout_s = tool.options.timeout_s
         if timeout_s is None:
             return await self._answer(tool, converted)

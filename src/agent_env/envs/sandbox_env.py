@@ -15,10 +15,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
-from agent_env.bundle import SandboxSpec, names_or_closest
+from agent_env.bundle import SandboxSpec
 from agent_env.envs.arguments import MisfitArgumentsError
 from agent_env.envs.contract import OpenTools, ToolAnswer, ToolSpec
 from agent_env.envs.python_tools import toolbox_of
+from agent_env.envs.refusals import no_such_tool, not_called
 from agent_env.envs.result_text import clean_text
 from agent_env.envs.tool import tool
 from agent_env.errors import EnvBrokenError, UsageError
@@ -109,13 +110,11 @@ class _SandboxSession:
     async def call(self, name: str, arguments: Mapping[str, object]) -> ToolAnswer:
         found = self._tools.get(name)
         if found is None:
-            return ToolAnswer(
-                clean_text(f"there is no tool '{name}', {names_or_closest(name, self._tools)}"), is_error=True
-            )
+            return no_such_tool(name, self._tools)
         try:
             converted = found.convert(arguments)
         except MisfitArgumentsError as exc:
-            return ToolAnswer(clean_text(f"{name} was not called:\n{exc}"), is_error=True)
+            return not_called(name, str(exc))
         try:
             return await cast("Awaitable[ToolAnswer]", found.function(self._calls, **converted))
         except UsageError as exc:

@@ -10,6 +10,7 @@ from anyio import to_thread
 
 from agent_env.bundle import Skill, names_or_closest
 from agent_env.envs.contract import ToolAnswer, ToolSpec
+from agent_env.envs.refusals import not_called
 from agent_env.envs.result_text import clean_text
 from agent_env.universe import StateChanges
 
@@ -66,7 +67,7 @@ class SkillShelf:
         """Read a skill, or a file of one. What cannot be read is an answer."""
         misfit = _misfit(arguments)
         if misfit:
-            return ToolAnswer(clean_text(f"{name} was not called:\n{misfit}"), is_error=True)
+            return not_called(name, misfit)
         wanted = arguments["name"]
         skill = self.skills.get(wanted)
         if skill is None:

@@ -11,9 +11,10 @@ from dataclasses import asdict
 from time import perf_counter
 from typing import Any, cast
 
-from agent_env.bundle import PythonRef, Task, names_or_closest
+from agent_env.bundle import PythonRef, Task
 from agent_env.chat import complete
 from agent_env.envs import ToolAnswer, parse_arguments
+from agent_env.envs.refusals import no_such_tool
 from agent_env.episode._calling import call_env
 from agent_env.episode._core import Agent
 from agent_env.episode._log import EpisodeLog
@@ -162,8 +163,7 @@ class OtherAgent:
         else:
             session = self.agent.routes.get(name)
             if session is None:
-                text = f"there is no tool '{name}', {names_or_closest(name, self.agent.routes)}"
-                answer = ToolAnswer(text, is_error=True)
+                answer = no_such_tool(name, self.agent.routes)
             else:
                 answer = await call_env(session, name, arguments)
         self._messages.append(Message(role="tool", content=answer.text, tool_call_id=call_id, name=name))

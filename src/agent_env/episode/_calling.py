@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from agent_env._cancellation import raise_if_ours
 from agent_env.envs import EnvSession, ToolAnswer
 from agent_env.errors import AgentEnvError, EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
 from agent_env.verify.step_failed import StepFailedError, broken_kind, one_line, trace_of
 
-__all__ = ["call_env", "failed", "raise_if_ours"]
+__all__ = ["call_env", "failed"]
 
 
 async def call_env(session: EnvSession, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
@@ -29,13 +30,6 @@ async def call_env(session: EnvSession, name: str, arguments: Mapping[str, Any])
         raise
     except BaseException as exc:
         raise failed(FailureKind.ENV_BROKEN, exc, what=f"tool {name}: ") from exc
-
-
-def raise_if_ours(exc: asyncio.CancelledError) -> None:
-    """Raise a cancellation that somebody asked for; a bundle's code may raise one of its own."""
-    task = asyncio.current_task()
-    if task is None or task.cancelling():
-        raise exc
 
 
 def failed(kind: FailureKind, exc: BaseException, *, what: str = "") -> StepFailedError:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
+from agent_env._cancellation import raise_if_ours
 from agent_env._cleanup import close_stack
 from agent_env.bundle import (
     AddSkills,
@@ -29,7 +30,7 @@ from agent_env.chat import complete, open_chat
 from agent_env.envs import EnvSession, ToolSpec, open_env
 from agent_env.envs.skills import SkillShelf
 from agent_env.episode._agents import OtherAgent
-from agent_env.episode._calling import failed, raise_if_ours
+from agent_env.episode._calling import failed
 from agent_env.episode._core import Agent, Core
 from agent_env.episode._turns import Agents, Turns, fail, render, within
 from agent_env.episode.sink import NullSink

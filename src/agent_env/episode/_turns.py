@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from agent_env.bundle import AgentKind, Conversation, Prompt, PythonRef, Step, Task, TextSource, names_or_closest
 from agent_env.envs import ToolAnswer
+from agent_env.envs.refusals import no_such_tool
 from agent_env.episode._agents import OtherAgent
 from agent_env.episode._calling import call_env, failed
 from agent_env.episode._core import Agent, CallRequest, Core, EndRequest, TurnState
@@ -237,7 +238,7 @@ async def _run(turn: TurnState, request: CallRequest) -> ToolAnswer:
     name, routes = request.name, turn.agent.routes
     session = routes.get(name)
     if session is None:
-        return ToolAnswer(f"there is no tool '{name}', {names_or_closest(name, routes)}", is_error=True)
+        return no_such_tool(name, routes)
     # A timeout that is set when the call is to stop: it cancels once. A scope of anyio's would cancel again in each pass
     # of the loop, and a tool that will not be cancelled would take the whole processor.
     clock = asyncio.timeout(None)

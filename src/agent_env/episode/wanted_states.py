@@ -20,11 +20,12 @@ from pathlib import Path
 
 from anyio import Semaphore, to_thread
 
+from agent_env._cancellation import raise_if_ours
 from agent_env._cleanup import wait_until_done
 from agent_env._loop_local import LoopLocal
 from agent_env.bundle import GoldCall, StateVerifier, Task, UniverseKind, UniverseSpec
 from agent_env.envs import EnvSession, open_env
-from agent_env.episode._calling import call_env, failed, raise_if_ours
+from agent_env.episode._calling import call_env, failed
 from agent_env.errors import UniverseError
 from agent_env.outcome import FailureKind
 from agent_env.universe import StateChanges, open_universe

@@ -18,6 +18,7 @@ from typing import Any, TypeGuard
 
 from anyio import CapacityLimiter, Semaphore, to_thread
 
+from agent_env._cancellation import raise_if_ours
 from agent_env._loop_local import LoopLocal
 from agent_env.bundle import PythonRef
 from agent_env.errors import BundleError, EnvBrokenError
@@ -159,9 +160,7 @@ async def _awaited(function: Callable[[Any], Awaitable[object]], argument: objec
     try:
         return _Ended(value=await function(argument))
     except asyncio.CancelledError as exc:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
+        raise_if_ours(exc)
         return _Ended(raised=exc)  # the function's own: nobody has cancelled us
     except KeyboardInterrupt:
         raise
