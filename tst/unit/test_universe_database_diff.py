@@ -120,7 +120,7 @@ async def test_reading_changes_nothing_of_the_connection(tmp_path: Path) -> None
 
 async def test_texts_and_keys_of_any_kind(tmp_path: Path) -> None:
     """A text that is no UTF-8, one with NUL, keys that look like numbers, are NULL, blobs, or have slashes."""
-    more = "CREATE TABLE odd (k PRIMARY KEY, v TEXT);"
+    more = "CREATE TABLE odd (k PRIMARY KEY, v TEXT); INSERT INTO odd VALUES (CAST(x'62ff' AS TEXT), 'a');"
     keys = ["1", 1, 1.5, "1.5", b"\x01", "a/b~c", "", "null", None, None, "[1]", '"q"', "ü", "x'01'"]
     async with open_universe(write(tmp_path / "u.db", more=more)) as copy:
         db = copy.state
@@ -128,8 +128,9 @@ async def test_texts_and_keys_of_any_kind(tmp_path: Path) -> None:
         db.execute("UPDATE odd SET v = CAST(x'ff00fe' AS TEXT) WHERE k = 'null'")
         db.execute("UPDATE odd SET v = 'a' || char(0) || 'b' WHERE k = ''")
         db.execute("INSERT INTO odd VALUES (CAST(x'61ff' AS TEXT), 'b')")
+        db.execute("UPDATE odd SET v = 'b' WHERE k = CAST(x'62ff' AS TEXT)")
         changes = await copy.changes()
-        assert len(changes.changes) == len({change.path for change in changes.changes}) == len(keys) + 1
+        assert len(changes.changes) == len({change.path for change in changes.changes}) == len(keys) + 2
         assert json.dumps(changes.as_json(), ensure_ascii=False).encode()
         again = StateChanges.from_json(json.loads(json.dumps(changes.as_json())))
     async with open_universe(copy.spec) as fresh:
