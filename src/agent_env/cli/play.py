@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,7 +19,7 @@ from agent_env.cli import INTERRUPTED
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent_env.bundle import Bundle, GoldTurn, ModelSpec, Task
+    from agent_env.bundle import Bundle, ModelSpec, Task
     from agent_env.cli._playing import Played, Recording
     from agent_env.episode.players import Player
 
@@ -229,13 +229,15 @@ def _with_gold(tasks: Sequence[Task], chosen: _Options) -> list[Task]:
 def _player(bundle: Bundle, chosen: _Options, tasks: Sequence[Task]) -> tuple[Callable[[Task], Player] | None, str]:
     """Who plays, and what that is called in the runs; None is a person."""
     from agent_env.bundle import names_or_closest
+    from agent_env.cli._script import read_script
     from agent_env.episode.gold import gold_player, turns_player
     from agent_env.episode.model_player import model_player
+    from agent_env.episode.players import load_player
 
     if chosen.gold:
         return gold_player, "gold"
     if chosen.script is not None:
-        scripted = turns_player(_script(chosen.script))
+        scripted = turns_player(read_script(chosen.script))
         return (lambda _: scripted), "script"
     if chosen.model is not None:
         model = model_player(_model(chosen))
@@ -246,10 +248,8 @@ def _player(bundle: Bundle, chosen: _Options, tasks: Sequence[Task]) -> tuple[Ca
             fix = names_or_closest(chosen.player, bundle.players) if bundle.players else "its bundle.yaml names none"
             raise UsageError(f"--player: {bundle.name} has no player '{chosen.player}', {fix}")
         with redirect_stdout(sys.stderr):
-            player = known.load()
-        if not callable(player):
-            raise UsageError(f"--player: {known} is no function: a player takes a PlayerTurn and returns a message")
-        return (lambda _: cast("Player", player)), chosen.player
+            player = load_player(known)
+        return (lambda _: player), chosen.player
     return None, "by hand"
 
 
@@ -276,18 +276,6 @@ def _model(chosen: _Options) -> ModelSpec:
     )
     check_model(spec)
     return spec
-
-
-def _script(path: Path) -> tuple[GoldTurn, ...]:
-    """Read a file of turns, in the form of a task's `gold`.
-
-    Raises:
-        UsageError: When there is no such file.
-        BundleError: When it does not fit.
-    """
-    from agent_env.cli._script import read_script
-
-    return read_script(path)
 
 
 def _play_by_hand(task: Task, recording: Recording, *, to_stderr: bool) -> None:
@@ -330,10 +318,8 @@ def _progress(total: int, recording: Recording) -> Generator[Callable[[Played], 
     if total < 2 or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-
     from agent_env.cli._play_output import totals
-    from agent_env.training.progress import StageProgress
+    from agent_env.cli._progress import progress_bar
 
-    with StageProgress(Console(file=sys.stderr)).stage("play", total=total) as stage:
-        yield lambda _: stage.update(len(recording.played), totals(recording))
+    with progress_bar("play", total) as advance:
+        yield lambda _: advance(len(recording.played), totals(recording))

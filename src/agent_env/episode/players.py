@@ -16,7 +16,7 @@ from agent_env.episode.sink import EpisodeSink
 from agent_env.errors import UsageError
 from agent_env.outcome import EpisodeResult
 
-__all__ = ["Player", "PlayerTurn", "play"]
+__all__ = ["Player", "PlayerTurn", "load_player", "play"]
 
 
 async def play(
@@ -41,19 +41,23 @@ async def play(
 
     Raises:
         BundleError: When the player's file cannot be imported.
-        UsageError: When what the player says is no message.
+        UsageError: When it is no function, or what it says is no message.
         RunIndexError: When the sink cannot take the episode down.
 
     What the player raises comes out of here, and the episode is abandoned.
     """
-    function = _function(player)
+    function = load_player(player) if isinstance(player, PythonRef) else player
     async with open_episode(task, sink=sink, limits=limits) as episode:
         return await drive(episode, function, max_messages=max_messages)
 
 
-def _function(player: Player | PythonRef) -> Player:
-    if not isinstance(player, PythonRef):
-        return player
+def load_player(player: PythonRef) -> Player:
+    """Import one of a bundle's players.
+
+    Raises:
+        BundleError: When its file cannot be imported, or has no such name.
+        UsageError: When it is no function.
+    """
     loaded = player.load()
     if not callable(loaded):
         raise UsageError(f"{player} is no function: a player takes a PlayerTurn and returns a message")
