@@ -44,6 +44,14 @@ async def schema_of(open_store: OpenStore, parameters: str, before: str = "") ->
         return dict(session.tools[0].parameters)
 
 
+async def test_a_tools_schema_does_not_depend_on_other_tools(open_store: OpenStore) -> None:
+    """`int | str` and `str | int` are equal to Python; a model is shown what is written."""
+    body = "@tool\ndef {0}(self, x: {1} = 0):\n    '''Look.'''\n"
+    async with open_store(body.format("one", "int | bool | str") + body.format("other", "str | bool | int")) as session:
+        one, other = (tool.parameters["properties"]["x"]["anyOf"] for tool in session.tools)
+    assert one == list(reversed(other))
+
+
 async def test_a_tool_is_described_by_its_hints_and_docstring(open_store: OpenStore) -> None:
     """Name, description, parameters and their descriptions, in the order of the class."""
     body = '''

@@ -199,7 +199,8 @@ class _Reader:
     ) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]] | None:
         fields: dict[str, Any] = {}
         for name, parameter in parameters.items():
-            hint = hints[name]
+            # Python keeps what it made of `int | str` for `str | int`, which is equal to it: not of what is marked.
+            hint = Annotated[hints[name], object()]
             if name in docstring.parameters:
                 hint = Annotated[hint, Field(description=docstring.parameters[name])]
             fields[name] = hint if parameter.default is parameter.empty else NotRequired[hint]
