@@ -139,7 +139,7 @@ def test_new_kinds_of_verifiers_see_what_was_played(shop: Shop) -> None:
     [
         ({"tasks/a.yaml": FILES["tasks/a.yaml"].replace("id: a", "id: b")}, "bundle shop has no task 'a' any more"),
         ({"tasks/a.yaml": FILES["tasks/a.yaml"].replace("3", "4")}, "the task's params are others than those"),
-        ({"universes/store.json": '{"stock": 11, "sales": []}'}, "/stock"),
+        ({"universes/store.json": '{"stock": 10, "sales": [], "new": 1}'}, "universe of env 'store' is another than"),
         ({"verifiers/sold.py": "def score(episode):\n    return None\n"}, "returned None, which is no number"),
     ],
 )

@@ -44,7 +44,7 @@ def command(
     """Score the runs in FOLDER (default: ./runs) again, and compare with what is recorded. The records stay as they are.
 
     The state is made again from the universe and the changes that the run kept; no agent plays. Runs that failed in a
-    verifier are scored too. A bundle's Python runs with your rights.
+    verifier are scored too. A bundle's Python runs with your rights. Exits with 1 where no run could be scored.
     """
     limits = Limits(judges=True if judges else None)
     with RunIndex.open(folder, read_only=True) as index:
@@ -58,6 +58,8 @@ def command(
             click.echo(json.dumps(_as_json(item), ensure_ascii=False))
     else:
         _print(found)
+    if not any(item.scores for item in found):
+        raise click.exceptions.Exit(1)
 
 
 def _groups(index: RunIndex, named: Sequence[str]) -> Sequence[str]:

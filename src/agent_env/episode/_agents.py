@@ -15,6 +15,7 @@ from agent_env.bundle import PythonRef, Task
 from agent_env.chat import complete
 from agent_env.envs import ToolAnswer, parse_arguments
 from agent_env.envs.refusals import no_such_tool
+from agent_env.envs.result_text import clean_text
 from agent_env.episode._calling import call_env
 from agent_env.episode._core import Agent
 from agent_env.episode._log import EpisodeLog
@@ -72,7 +73,7 @@ class OtherAgent:
         message = await self._turn(spec.opening if heard is None and is_model else heard or "")
         if message is None:
             return None
-        text = text_of(message)
+        text = clean_text(text_of(message))
         if is_model and spec.stop in text:
             return None
         if text.strip():

@@ -138,6 +138,7 @@ class Core:
         "run_id",
         "sink",
         "state",
+        "stop_leading",
         "task",
         "turn",
     )
@@ -157,6 +158,8 @@ class Core:
         self.calls_made = 0
         self.prompts_left = sum(isinstance(step, Prompt) for step in task.steps)
         self.cut: CutReason | None = None
+        self.stop_leading: Callable[[], None] | None = None
+        """Ends what another agent, which leads a conversation, is about to say."""
         self.failure: Failure | None = None
         """The first one."""
         self.is_closing = False

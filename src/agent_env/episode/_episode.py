@@ -180,6 +180,8 @@ class Episode:
             core.close_turn(error)
             core.refuse_pending(error)
             core.put(EndRequest(None, is_cut=True))
+        elif core.stop_leading is not None:
+            core.stop_leading()
 
     async def result(self) -> EpisodeResult:
         """Wait for the end, and say how it ended. May be asked for as often as one likes, also after `abandon`.

@@ -38,6 +38,7 @@ from agent_env.episode.wanted_states import wanted_state
 from agent_env.errors import EnvBrokenError, UniverseError, UsageError
 from agent_env.outcome import FailureKind, Skipped
 from agent_env.sandbox import Sandbox
+from agent_env.universe import fingerprint
 from agent_env.verify.command import how_it_ended, run_command
 from agent_env.verify.function import call_function
 from agent_env.verify.permission import judges_allowed
@@ -170,13 +171,15 @@ class _Steps:
             return
         self._has_kept_states = True
         for name, session in self._core.envs.items():
+            universe = self._bundle.envs[name].universe
             try:
                 changes = await session.changes()
+                version = None if universe is None else await fingerprint(universe)
             except UniverseError as exc:
                 self._log.state(name, {"error": " ".join(str(exc).split())})
                 continue
             if changes is not None:
-                self._log.state(name, changes.as_json())
+                self._log.state(name, changes.as_json() | ({} if version is None else {"universe": version}))
 
     async def _verify(self, step: Verify, timeout_s: float) -> None:
         means = VerifyMeans(

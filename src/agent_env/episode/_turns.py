@@ -14,6 +14,7 @@ from typing import TypeVar
 from agent_env.bundle import AgentKind, Conversation, Prompt, PythonRef, Step, Task, TextSource, names_or_closest
 from agent_env.envs import ToolAnswer
 from agent_env.envs.refusals import no_such_tool
+from agent_env.envs.result_text import clean_text
 from agent_env.episode._agents import OtherAgent
 from agent_env.episode._calling import call_env, failed
 from agent_env.episode._core import Agent, CallRequest, Core, EndRequest, TurnState
@@ -120,7 +121,7 @@ class Turns:
             timed_out=FailureKind.STEP_TIMEOUT,
         )
         if said is None or isinstance(said, str):
-            return said
+            return None if said is None else clean_text(said)
         what = f"{function} returned a {type(said).__name__}"
         raise StepFailedError(FailureKind.PROMPT, f"{what}: return the prompt's text, or None to ask nothing")
 
@@ -131,15 +132,37 @@ class Turns:
         heard: str | None = None
         loop = asyncio.get_running_loop()
         deadline = None if step.timeout_s is None else loop.time() + step.timeout_s
+        turns = self._log.turns
         for _ in range(conversation.max_turns):
             left = None if deadline is None else max(0.0, deadline - loop.time())
-            said = await within(leader.lead(heard), left, f"the conversation of step '{step.id}'")
-            if said is None or self._core.cut is not None:
+            said = await self._led(leader, heard, step, left)
+            if self._core.cut is not None:
+                return
+            if said is None and turns == 0 and self._log.turns == 0:
+                what = f"agent '{conversation.by}' had nothing to say, so agent '{agent.name}' was never asked"
+                raise StepFailedError(FailureKind.AGENT, f"{what}: have it say something first")
+            if said is None:
                 return
             left = None if deadline is None else max(0.0, deadline - loop.time())
             if not await self._turn(step, agent, said, left) or self._core.cut is not None:
                 return
             heard = self._log.replies[-1] if agent.spec.kind is AgentKind.PLAYED else self._last(agent)
+
+    async def _led(self, leader: OtherAgent, heard: str | None, step: Prompt, left_s: float | None) -> str | None:
+        """Have another agent say what comes next; a cut ends that at once."""
+        loop, clock = asyncio.get_running_loop(), asyncio.timeout(None)
+        try:
+            async with clock:
+                self._core.stop_leading = lambda: clock.reschedule(loop.time())
+                try:
+                    what = f"the conversation of step '{step.id}'"
+                    return await within(leader.lead(heard), left_s, what, of_s=step.timeout_s)
+                finally:
+                    self._core.stop_leading = None
+        except TimeoutError:
+            if not clock.expired():
+                raise
+        return None
 
     def _last(self, agent: Agent) -> str:
         said = [message for message in self._log.conversations[agent.name] if message["role"] == "assistant"]
@@ -152,13 +175,13 @@ class Turns:
         other = self._agents.others.get(agent.name)
         if other is not None:
             other.agent = agent
-            reply = await within(other.answer(prompt), timeout_s, f"turn {index}")
+            reply = await within(other.answer(prompt), timeout_s, f"turn {index}", of_s=step.timeout_s)
             self._log.turn_ended(reply)
             return True
         turn = TurnState(index, agent, prompt, step.id)
         self._core.open_turn(turn)
         try:
-            await within(self._serve(turn), timeout_s, f"turn {index}")
+            await within(self._serve(turn), timeout_s, f"turn {index}", of_s=step.timeout_s)
         except StepFailedError as exc:
             if step.fail_task_on_error:
                 raise
@@ -263,8 +286,8 @@ async def _run(turn: TurnState, request: CallRequest) -> ToolAnswer:
     return ToolAnswer(_CANCELLED, is_error=True)
 
 
-async def within(doing: Awaitable[T], timeout_s: float | None, what: str) -> T:
-    """Wait for something, but only so long.
+async def within(doing: Awaitable[T], timeout_s: float | None, what: str, *, of_s: float | None = None) -> T:
+    """Wait for something, but only so long; `of_s` is the whole time, where only a part of it was left.
 
     Raises:
         StepFailedError: When its time is up.
@@ -279,4 +302,6 @@ async def within(doing: Awaitable[T], timeout_s: float | None, what: str) -> T:
             raise
         # What was stopped may say where it stood: an MCP server's stderr, say.
         notes = "\n".join(getattr(exc.__cause__, "__notes__", ()))
-        raise StepFailedError(FailureKind.STEP_TIMEOUT, f"{what} took longer than {timeout_s:g} s", notes) from None
+        raise StepFailedError(
+            FailureKind.STEP_TIMEOUT, f"{what} took longer than {of_s or timeout_s:g} s", notes
+        ) from None

@@ -44,7 +44,7 @@ class EventKind(StrEnum):
     """The trainer ended the episode (`reason`)."""
     STATE = "state"
     """What the agents left of an env's universe (`env`, `changes`: a list of `path`, `before`, `after`; `left_out`: how many
-    more there are; or `error`: why they cannot be told). Before the verifiers that come after the last prompt."""
+    more there are; `universe`: a hash of what it was; or `error`: why they cannot be told). Before the verifiers that come after the last prompt."""
     SCORE = "score"
     """A verifier scored (`value`, `explanation`, `metrics`; of a judge also `judge`: `prompt`, `answers`, `model`, `usage`)."""
     SKIPPED = "skipped"

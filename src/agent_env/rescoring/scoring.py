@@ -38,7 +38,7 @@ from agent_env.errors import AgentEnvError, RewardError
 from agent_env.outcome import CutReason, EpisodeResult, FailureKind, Outcome, Score, Skipped
 from agent_env.rescoring.heard import Heard, hear
 from agent_env.runs import RunEvent, RunIndex, RunState, RunSummary
-from agent_env.universe import StateChanges, apply, changes_on_disk, open_universe, open_universe_on_disk
+from agent_env.universe import StateChanges, apply, changes_on_disk, fingerprint, open_universe, open_universe_on_disk
 from agent_env.verify import resolve_reward
 from agent_env.verify.function import call_function
 from agent_env.verify.permission import judges_allowed
@@ -215,6 +215,8 @@ async def _states(
             raise _CannotError(f"the run did not keep what was left of env '{step.env}'")
         if "error" in data:
             raise _CannotError(f"the run could not keep what was left of env '{step.env}': {data['error']}")
+        if spec.universe is not None and data.get("universe") != await fingerprint(spec.universe):
+            raise _CannotError(f"the universe of env '{step.env}' is another than the one it was played in")
         changes = StateChanges.from_json(data)
         if spec.python is not None:
             copy = await stack.enter_async_context(open_universe(spec.universe))

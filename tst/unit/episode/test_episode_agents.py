@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -91,12 +92,44 @@ async def test_a_conversation_is_over_after_its_turns(make_task: MakeTask) -> No
     assert (result.outcome, result.cut) == (Outcome.COMPLETED, None)
 
 
-async def test_a_user_with_nothing_to_say_asks_nothing(make_task: MakeTask) -> None:
-    """None at once: no turn, and the episode goes on to its end."""
+async def test_a_user_with_nothing_to_say_fails_the_episode(make_task: MakeTask) -> None:
+    """The agent was never asked, so there is nothing of it to score."""
     task = make_task(talk(), verifiers={"seen": SEEN}, **two("def reply(turn):\n    return None\n"))
+    result = await answered(task)
+    assert result.failure is not None
+    assert result.failure.message == (
+        "agent 'customer' had nothing to say, so agent 'clerk' was never asked: have it say something first"
+    )
+
+
+async def test_a_cut_stops_a_user_that_thinks(make_task: MakeTask) -> None:
+    """What it was about to say is of no interest any more; the episode is scored at once."""
+    code = "import asyncio\n\n\nasync def reply(turn):\n    if turn.turn == 1:\n        await asyncio.sleep(3600)\n    return 'Add.'\n"
+    task = make_task(talk(), verifiers={"seen": SEEN}, **two(code))
     async with open_episode(task) as episode:
-        assert await episode.start() is None
-        assert (await episode.result()).scores["seen"].value == 0
+        turn = await episode.start()
+        assert turn is not None
+        ending = asyncio.create_task(turn.end({"role": "assistant", "content": "ok"}))
+        await asyncio.sleep(0)
+        await episode.cut(CutReason.TIMEOUT)
+        assert await ending is None
+        result = await episode.result()
+    assert (result.outcome, result.cut, result.scores["seen"].value) == (Outcome.COMPLETED, CutReason.TIMEOUT, 1)
+
+
+async def test_what_a_script_says_is_text(make_task: MakeTask) -> None:
+    """Half a surrogate pair, NUL and megabytes are made fit for a model."""
+    lines = "['a\\ud800b\\0', 'x' * 5_000_000]"
+    code = f"def reply(turn):\n    said = sum(m['role'] == 'assistant' for m in turn.messages)\n    return {lines}[said] if said < 2 else None\n"
+    prompts: list[str] = []
+
+    def player(turn: PlayerTurn) -> Message:
+        prompts.append(turn.prompt)
+        return {"role": "assistant", "content": "ok"}
+
+    await play(make_task(talk(), verifiers={"seen": SEEN}, **two(code)), player)
+    assert prompts[0] == "a\ufffdb\ufffd"
+    assert len(prompts[1]) <= 100_000
 
 
 async def test_a_cut_ends_a_conversation(make_task: MakeTask) -> None:
@@ -294,7 +327,8 @@ async def test_the_run_keeps_what_was_left_of_the_universe(make_task: MakeTask, 
         await turn.end()
         await episode.result()
     (state,) = sink.of("state")
-    assert state.data == {"env": "counter", "changes": [{"path": "/count", "before": 0, "after": 2}]}
+    assert (state.data["env"], len(state.data["universe"])) == ("counter", 64)
+    assert state.data["changes"] == [{"path": "/count", "before": 0, "after": 2}]
     kinds = [event.kind for event in sink.events]
     assert kinds.index("state") < kinds.index("score")
 
