@@ -12,15 +12,16 @@ from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.bundle import Bundle, RewardSpec
 from agent_env.bundle.document import Document, Loc, read_json_lines, read_yaml
 from agent_env.bundle.files import BundleFiles, MisfitError
+from agent_env.bundle.gold import gold_turns
 from agent_env.bundle.references import References
 from agent_env.bundle.schema import BundleFile, EvalFile, McpFile, ModelFile, SandboxFile
-from agent_env.bundle.schema_tasks import GoldTurnFile, LongTaskFile, ShortTaskFile
+from agent_env.bundle.schema_tasks import LongTaskFile, ShortTaskFile
 from agent_env.bundle.shape_problems import shape
 from agent_env.bundle.specs import AgentKind, AgentSpec, EnvSpec, McpSpec, ModelSpec, SandboxProvider, SandboxSpec
 from agent_env.bundle.steps import BuiltStep, Steps
-from agent_env.bundle.task import GoldTurn, Prompt, Task
+from agent_env.bundle.task import Prompt, Task
 from agent_env.bundle.text import TextSource
-from agent_env.bundle.verifiers import Verifiers, gold_call
+from agent_env.bundle.verifiers import Verifiers
 from agent_env.errors import BundleError, Problem, UsageError
 
 __all__ = ["BundleSource", "load_bundle", "read_bundle"]
@@ -384,7 +385,7 @@ class _Reader:
             tags=tuple(written.tags),
             params=written.params,
             steps=tuple(item.step for item in built),
-            gold=_gold(written.gold),
+            gold=None if written.gold is None else gold_turns(written.gold),
             gold_reward=written.gold_reward,
             path=document.path,
             line=document.line(("id",)),
@@ -436,9 +437,3 @@ def _reward(header: BundleFile) -> RewardSpec | None:
     if isinstance(header.reward, str):
         return RewardSpec(weights={header.reward: 1.0})
     return RewardSpec(weights=dict(header.reward))
-
-
-def _gold(written: list[GoldTurnFile] | None) -> tuple[GoldTurn, ...] | None:
-    if written is None:
-        return None
-    return tuple(GoldTurn(calls=tuple(gold_call(call) for call in turn.calls), reply=turn.reply) for turn in written)

@@ -264,7 +264,9 @@ class _Validation:
         if unclear:
             names = next(iter(unclear.values()))
             have = "has" if len(unclear) == 1 else "have"
-            what = f"{_some(list(unclear))} {have} {len(names)} verify steps ({', '.join(names)}), and there is no reward"
+            what = (
+                f"{_some(list(unclear))} {have} {len(names)} verify steps ({', '.join(names)}), and there is no reward"
+            )
             fix = f"add reward: {names[0]}, or reward: with weights by step, or weight: to the steps"
             yield self._document.problem((), what, fix)
 

@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.document import Document, Loc
+from agent_env.bundle.gold import gold_calls
 from agent_env.bundle.references import References
 from agent_env.bundle.schema_tasks import (
     CallPatternFile,
-    GoldCallFile,
     Verifier,
     VerifyCheck,
     VerifyCommand,
@@ -32,12 +32,7 @@ from agent_env.bundle.task import (
 from agent_env.bundle.task import Verifier as BuiltVerifier
 from agent_env.errors import Problem
 
-__all__ = ["Verifiers", "gold_call"]
-
-
-def gold_call(written: GoldCallFile) -> GoldCall:
-    """Return a call as it is made."""
-    return GoldCall(tool=written.tool, arguments=written.arguments)
+__all__ = ["Verifiers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +140,7 @@ class Verifiers:
     ) -> tuple[GoldCall, ...] | UniverseSpec | None:
         after = getattr(equals, "after", None)
         if after is not None:
-            return tuple(gold_call(call) for call in after)
+            return gold_calls(after)
         path = str(getattr(equals, "universe", ""))
         universe = self.references.universe(path, document, (*loc, "universe"))
         if universe is not None and (env.universe is None or env.universe.kind is not universe.kind):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pydantic import RootModel
 
-from agent_env.bundle import GoldCall, GoldTurn
+from agent_env.bundle import GoldTurn
 from agent_env.bundle.document import read_yaml
+from agent_env.bundle.gold import gold_turns
 from agent_env.bundle.schema_tasks import GoldTurnFile
 from agent_env.bundle.shape_problems import shape
 from agent_env.errors import BundleError, Problem, UsageError
@@ -33,9 +34,4 @@ def read_script(path: Path) -> tuple[GoldTurn, ...]:
     script = None if document is None else shape(_Script, document, problems)
     if script is None or problems:
         raise BundleError(problems)
-    return tuple(
-        GoldTurn(
-            calls=tuple(GoldCall(tool=call.tool, arguments=call.arguments) for call in turn.calls), reply=turn.reply
-        )
-        for turn in script.root
-    )
+    return gold_turns(script.root)
