@@ -43,10 +43,11 @@ async def open_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSession]:
         async with open_mcp_env(
             spec.name, spec.mcp, folder=None, params=task.copy_params(), task_id=task.id
         ) as session:
-            yield _InFolder(session, None)
+            yield _InFolder(session, None, is_lent=False)
     else:
         async with open_universe_on_disk(spec.universe) as folder, _opened(spec, task, folder) as session:
-            yield _InFolder(session, folder if spec.sandbox is None or _works_in_folder(spec.sandbox) else None)
+            known = folder if spec.sandbox is None or _works_in_folder(spec.sandbox) else None
+            yield _InFolder(session, known, is_lent=spec.sandbox is not None)
 
 
 @asynccontextmanager
@@ -68,9 +69,10 @@ def _works_in_folder(sandbox: SandboxSpec) -> bool:
 class _InFolder:
     """An env that works in a folder of its own, or in none that is the episode's."""
 
-    def __init__(self, session: OpenTools, folder: Path | None) -> None:
+    def __init__(self, session: OpenTools, folder: Path | None, *, is_lent: bool) -> None:
         self._session = session
         self._folder = folder
+        self._is_lent = is_lent
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
@@ -84,4 +86,4 @@ class _InFolder:
         return await self._session.call(name, arguments)
 
     async def changes(self) -> StateChanges | None:
-        return None if self._folder is None else await changes_on_disk(self._folder)
+        return None if self._folder is None else await changes_on_disk(self._folder, is_lent=self._is_lent)

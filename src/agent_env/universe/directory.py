@@ -98,17 +98,21 @@ class Copied:
     copy: Entry
 
 
-def look_at(path: Path | str) -> Entry:
+def look_at(path: Path | str, *, dir_fd: int | None = None) -> Entry:
     """Look at a file without following a symlink.
+
+    Args:
+        path: The file.
+        dir_fd: The open directory that a relative path begins in.
 
     Raises:
         OSError: When it is not there.
     """
-    found = os.lstat(path)
+    found = os.lstat(path, dir_fd=dir_fd)
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     kind = kinds.get(stat.S_IFMT(found.st_mode), "other")
     stamp = (found.st_ino, found.st_dev, found.st_mtime_ns, found.st_ctime_ns)
-    target = os.readlink(path) if kind == "symlink" else ""
+    target = os.readlink(path, dir_fd=dir_fd) if kind == "symlink" else ""
     return Entry(kind, stat.S_IMODE(found.st_mode), found.st_size, stamp, target)
 
 

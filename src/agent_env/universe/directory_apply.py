@@ -51,7 +51,7 @@ def _check(change: Change, path: Path, top: Path) -> None:
         raise _not_there(change)
     if change.before is not MISSING:
         most_bytes = 0 if "sha256" in change.before else 2**62
-        now = described(path, look_at(path), lambda: None, most_bytes=most_bytes)
+        now = described(top, str(path.relative_to(top)), look_at(path), lambda: None, most_bytes=most_bytes)
         if any(now.get(name) != value for name, value in change.before.items()):
             raise _not_there(change)
 

@@ -1,7 +1,7 @@
 r"""Where two directories differ: `/path/to/file`, each file, symlink and directory as a whole.
 
 A file is `{"type": "file", "mode": "644", "text": ...}`, or with `base64` when it is no UTF-8 text. Of one that is too long
-to be kept there are `size` and `sha256`, and of one that cannot be read the `size`. A symlink has its `target`. Of a
+to be kept there are `size` and `sha256`; of one that cannot be read, or that is too long for that, the `size`. A symlink has its `target`. Of a
 directory only that it is there is compared; in names that are no UTF-8 the bytes are written as `\xff`.
 """
 
@@ -19,12 +19,14 @@ from agent_env.errors import UniverseError
 from agent_env.universe.change import MISSING, ChangeLimits, StateChanges
 from agent_env.universe.diff import Found, Rules, bounded
 from agent_env.universe.directory import Copied, Entry, look_at
+from agent_env.universe.inside import chunks_inside, entries_inside
 
-__all__ = ["DirectoryState", "described", "directory_differences", "told_whether_kept"]
+__all__ = ["DirectoryState", "described", "directory_differences", "is_unread", "told_whether_kept"]
 
-_CHUNK = 1024 * 1024
 _ENTRIES_BYTES = 4_000_000
 """What may be kept of files beside what is in them."""
+_HASHED_BYTES = 2**30
+"""How much of long files is read in one comparison, a few seconds' work: a sparse file says that it has any size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +61,11 @@ def directory_differences(
         OSError: When a directory cannot be read.
         UniverseError: When what was copied has been changed since, so that it is not known what was there.
     """
-    two = _Side(after.path, _entries(after, check), after.copied)
+    two = _Side(after.path, entries_inside(after.path, check), after.copied)
     if before is None:
         one = _Side(after.original, {name: copied.copy for name, copied in after.copied.items()}, after.copied)
     else:
-        one = _Side(before.path, _entries(before, check), before.copied)
+        one = _Side(before.path, entries_inside(before.path, check), before.copied)
     contents = _Contents(limits, check)
     for name in sorted({*one.entries, *two.entries}, key=lambda name: name.split(os.sep)):
         check()
@@ -99,7 +101,7 @@ def _is_same(name: str, before: _Side, after: _Side, check: Callable[[], None]) 
     source = before.untouched(name)
     if source is not None and source == after.untouched(name):
         return True
-    return _is_same_content(before.path / name, after.path / name, check)
+    return _is_same_content(name, before.path, after.path, check)
 
 
 def _see_whether_unchanged(original: _Side, name: str) -> None:
@@ -123,37 +125,9 @@ def _placed(name: str, rules: Rules) -> tuple[Any, bool]:
     return path, is_ignored
 
 
-def _entries(state: DirectoryState, check: Callable[[], None]) -> dict[str, Entry]:
-    """Return what a directory consists of, by path within it."""
-    found: dict[str, Entry] = {}
-    todo = [""]
-    while todo:
-        folder = todo.pop()
-        check()
-        try:
-            names = os.listdir(state.path / folder)
-        except PermissionError:  # the agent's own doing; what was in it is gone for whoever looks
-            continue
-        for name in names:
-            inner = os.path.join(folder, name)
-            found[inner] = look_at(state.path / inner)
-            if found[inner].kind == "directory":
-                todo.append(inner)
-    return found
-
-
-def _chunks(path: Path, check: Callable[[], None]) -> Iterator[bytes]:
-    # Not what a symlink leads to, and without waiting for whoever writes to a pipe.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            check()
-            yield chunk
-
-
-def _is_same_content(one: Path, two: Path, check: Callable[[], None]) -> bool:
+def _is_same_content(name: str, before: Path, after: Path, check: Callable[[], None]) -> bool:
     try:
-        ours, its = _chunks(one, check), _chunks(two, check)
+        ours, its = chunks_inside(before, name, check), chunks_inside(after, name, check)
         while True:
             chunk, other = next(ours, b""), next(its, b"")
             if chunk != other:
@@ -176,12 +150,18 @@ def _is_kept(entry: Any) -> bool:
     return entry is MISSING or entry["type"] in ("directory", "symlink") or bool({"text", "base64"} & entry.keys())
 
 
+def is_unread(entry: Mapping[str, Any]) -> bool:
+    """Whether nothing is known of what is in a file."""
+    return entry.get("type") == "file" and not {"text", "base64", "sha256"} & entry.keys()
+
+
 class _Contents:
     """Describes entries, and keeps so much of what is in files."""
 
     def __init__(self, limits: ChangeLimits, check: Callable[[], None]) -> None:
         self._file_bytes = limits.file_bytes
         self._left_bytes = limits.total_bytes
+        self._hashed_bytes = _HASHED_BYTES
         self._check = check
 
     def of(self, side: _Side, name: str) -> Any:
@@ -190,32 +170,40 @@ class _Contents:
         if entry is None:
             return MISSING
         most_bytes = min(self._file_bytes, self._left_bytes)
-        found = described(side.path / name, entry, self._check, most_bytes=most_bytes)
+        found = described(side.path, name, entry, self._check, most_bytes=most_bytes, hashed_bytes=self._hashed_bytes)
         self._left_bytes -= len(found.get("text", "")) + len(found.get("base64", ""))
+        self._hashed_bytes -= entry.size if "sha256" in found else 0
         return found
 
 
-def described(path: Path, entry: Entry, check: Callable[[], None], *, most_bytes: int) -> dict[str, Any]:
+def described(
+    top: Path, name: str, entry: Entry, check: Callable[[], None], *, most_bytes: int, hashed_bytes: int = 2**62
+) -> dict[str, Any]:
     """Return an entry as JSON.
 
     Args:
-        path: Where it is.
+        top: The directory.
+        name: Its path in there.
         entry: What it is.
         check: Called while a file is read; what it raises ends that.
         most_bytes: Bytes of content up to which it is in the result.
+        hashed_bytes: Bytes up to which a longer one is read for its hash.
     """
     if entry.kind == "symlink":
         return {"type": "symlink", "target": os.fsencode(entry.target).decode("utf-8", "backslashreplace")}
     if entry.kind != "file":
         return {"type": entry.kind}
     made: dict[str, Any] = {"type": "file", "mode": f"{entry.mode:o}"}
+    if entry.size > max(most_bytes, hashed_bytes):
+        return made | {"size": entry.size}
     try:
+        chunks = chunks_inside(top, name, check, most_bytes=entry.size)
         if entry.size > most_bytes:
             digest = hashlib.sha256()
-            for chunk in _chunks(path, check):
+            for chunk in chunks:
                 digest.update(chunk)
             return made | {"size": entry.size, "sha256": digest.hexdigest()}
-        content = b"".join(_chunks(path, check))
+        content = b"".join(chunks)
     except OSError:
         return made | {"size": entry.size}
     try:

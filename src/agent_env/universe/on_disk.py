@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,18 @@ from agent_env.universe.diff import Rules, bounded, find_differences
 from agent_env.universe.directory import Copied, copy_file, copy_tree, held_folder, look_at
 from agent_env.universe.directory_diff import DirectoryState, directory_differences, told_whether_kept
 from agent_env.universe.frozen import read_json
+from agent_env.universe.holders import Holder
+from agent_env.universe.inside import chunks_inside
 from agent_env.universe.private_copy import Comparison, compared, fresh_database
 from agent_env.universe.reading import read_once
 
 __all__ = ["changes_on_disk", "open_universe_on_disk"]
 
+_READ_BYTES = 16 * 2**20
+"""What JSON may have become, beside four times what it was: parsed it takes many times as much memory."""
+_DATABASE_BYTES = 2**30
+"""What a database may have become, beside twice what it was."""
+_TRIES = 10
 _FOLDER = "universe"
 """What the folder is called, when the universe is no directory and has no name of its own for it."""
 
@@ -86,11 +93,13 @@ def _fill(spec: UniverseSpec | None, name: str, holder: Path, check: Callable[[]
     return copied
 
 
-async def changes_on_disk(folder: Path, *, limits: ChangeLimits | None = None) -> StateChanges:
+async def changes_on_disk(folder: Path, *, is_lent: bool = False, limits: ChangeLimits | None = None) -> StateChanges:
     """Return what is different from the universe in a folder: as in `PrivateCopy.changes`, by values, rows or files.
 
     Args:
         folder: What `open_universe_on_disk` has yielded; its block has not ended.
+        is_lent: Whether somebody works in it who has other rights than this process, as in a sandbox. A database is read
+            from a copy then: SQLite opens whatever a name leads to.
         limits: How much is kept.
 
     Raises:
@@ -108,7 +117,7 @@ async def changes_on_disk(folder: Path, *, limits: ChangeLimits | None = None) -
     file = folder / spec.path.name
     if spec.kind is UniverseKind.SQLITE:
         image = await read_once(spec.path, read_database)
-        return await compared(partial(_find_in_database, file, on_disk.copied, image), Rules.of(), limits)
+        return await compared(partial(_find_in_database, file, on_disk.copied, image, is_lent), Rules.of(), limits)
     frozen = await read_once(spec.path, read_json)
     return await compared(partial(_find_in_json, file, on_disk.copied, frozen.root), Rules.of(), limits)
 
@@ -125,20 +134,65 @@ def _is_untouched(file: Path, copied: Mapping[str, Copied]) -> bool:
 def _find_in_json(file: Path, copied: Mapping[str, Copied], before: Any, how: Comparison) -> StateChanges:
     if _is_untouched(file, copied):
         return StateChanges()
+    most_bytes = _READ_BYTES + 4 * copied[file.name].copy.size
     try:
-        after = json.loads(file.read_text(encoding="utf-8-sig"))
+        after = json.loads(_read(file, how, most_bytes).decode("utf-8-sig"))
     except (ValueError, RecursionError) as exc:
         raise UniverseError(f"the state cannot be compared: {file.name} is no JSON any more: {exc}") from exc
     return bounded(find_differences(before, after, how.rules, check=how.check), how.limits)
 
 
-def _find_in_database(file: Path, copied: Mapping[str, Copied], image: DatabaseImage, how: Comparison) -> StateChanges:
-    logs = [name for name in os.listdir(file.parent) if name == f"{file.name}-wal"]
-    if _is_untouched(file, copied) and all(
-        name in copied and _is_untouched(file.parent / name, copied) for name in logs
-    ):
+def _read(file: Path, how: Comparison, most_bytes: int) -> bytes:
+    """Return what is in a file, which must still be one."""
+    size = look_at(file).size
+    if size > most_bytes:
+        raise UniverseError(f"the state cannot be compared: {file.name} has {size:,} bytes, {most_bytes:,} are read")
+    return b"".join(chunks_inside(file.parent, file.name, how.check, most_bytes=most_bytes))
+
+
+def _find_in_database(
+    file: Path,
+    copied: Mapping[str, Copied],
+    image: DatabaseImage,
+    is_lent: bool,  # noqa: FBT001 - what a partial is made of
+    how: Comparison,
+) -> StateChanges:
+    logs = {f"{file.name}-wal"} & {*os.listdir(file.parent), *copied}
+    is_same_log = all(name in copied and (file.parent / name).exists() for name in logs)
+    if is_same_log and all(_is_untouched(file.parent / name, copied) for name in (file.name, *logs)):
         return StateChanges()
-    # Read only: a server that still has it open must not find it changed.
-    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection, fresh_database(image) as before:
+    for name in _files_of(file):
+        if look_at(file.parent / name).kind != "file":
+            raise UniverseError(f"the state cannot be compared: {name} is no file any more")
+    with ExitStack() as stack:
+        if is_lent:
+            holder = Holder()
+            stack.callback(holder.remove)
+            most_bytes = _DATABASE_BYTES + 2 * copied[file.name].copy.size
+            file = _copied(file, holder.path, how, most_bytes)
+        # Read only: a server that still has it open must not find it changed.
+        connection = stack.enter_context(closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)))
+        before = stack.enter_context(fresh_database(image))
         after = DatabaseState(connection=connection)
         return bounded(database_differences(before, after, how.rules, check=how.check), how.limits)
+
+
+def _files_of(file: Path) -> list[str]:
+    """Return the names that SQLite would open for a database."""
+    return [name for end in ("", "-wal", "-journal") if os.path.lexists(file.parent / (name := f"{file.name}{end}"))]
+
+
+def _copied(file: Path, to: Path, how: Comparison, most_bytes: int) -> Path:
+    """Copy a database with its log, as they are at one moment."""
+    for _ in range(_TRIES):
+        before = {name: look_at(file.parent / name) for name in _files_of(file)}
+        for name, entry in before.items():
+            if entry.size > most_bytes:
+                raise UniverseError(f"the state cannot be compared: {name} has {entry.size:,} bytes")
+            with (to / name).open("wb") as copy:
+                copy.writelines(chunks_inside(file.parent, name, how.check, most_bytes=entry.size))
+        if before == {name: look_at(file.parent / name) for name in _files_of(file)}:
+            return to / file.name
+        for name in before:
+            (to / name).unlink()
+    raise UniverseError(f"the state cannot be compared: {file.name} is written to all the time")

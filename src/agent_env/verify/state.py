@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agent_env._wording import counted
 from agent_env.bundle import StateVerifier, UniverseKind, UniverseSpec
@@ -28,6 +28,7 @@ from agent_env.universe import (
     differences,
     open_universe,
 )
+from agent_env.universe.directory_diff import is_unread
 from agent_env.universe.threads import in_thread
 from agent_env.verify.own_time import OwnTime
 from agent_env.verify.step_failed import StepFailedError, trace_of
@@ -150,15 +151,19 @@ def _differing(wanted: StateChanges, left: StateChanges) -> list[Change]:
         # Where one side has changed nothing, it has what the other side had before.
         after = ours[path].after if path in ours else theirs[path].before
         before = theirs[path].after if path in theirs else ours[path].before
-        if not _is_same(before, after):
+        if not _is_same(path, before, after):
             found.append(Change(path, before, after))
     return found
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(path: str, one: Any, other: Any) -> bool:
     if one is MISSING or other is MISSING:
         return one is other
-    return not differences(one, other)
+    if differences(one, other):
+        return False
+    if isinstance(one, dict) and is_unread(cast("dict[str, Any]", one)):
+        raise UniverseError(f"{path} has the size that is wanted, and is too long to be read, or cannot be")
+    return True
 
 
 async def _made_again(changes: StateChanges, copy: PrivateCopy) -> Any:
