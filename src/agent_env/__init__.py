@@ -39,11 +39,13 @@ from agent_env.outcome import (
     FailureKind,
     Outcome,
     Score,
+    Skipped,
 )
 
 if TYPE_CHECKING:
     from agent_env.bundle import (
         Bundle,
+        ModelSpec,
         Task,
         load_bundle,
         validate_bundle,
@@ -110,6 +112,7 @@ __all__ = [
     "Message",
     "MissingExtraError",
     "ModelServerError",
+    "ModelSpec",
     "Outcome",
     "PlayerTurn",
     "Problem",
@@ -121,6 +124,7 @@ __all__ = [
     "SandboxLostError",
     "SandboxUnavailableError",
     "Score",
+    "Skipped",
     "Task",
     "ToolAnswer",
     "ToolCall",
@@ -155,6 +159,7 @@ _HOMES = {
     "EventKind": "agent_env.episode",
     "Limits": "agent_env.episode",
     "Message": "agent_env.episode",
+    "ModelSpec": "agent_env.bundle",
     "PlayerTurn": "agent_env.episode",
     "RewardRule": "agent_env.verify",
     "RunHeader": "agent_env.episode",

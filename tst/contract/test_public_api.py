@@ -15,10 +15,10 @@ import agent_env
 LISTED = """
 AgentEnvError Bundle BundleError CallRecord ContextOverflowError CutReason EngineError Env EnvBrokenError Episode
 EpisodeError EpisodeFailedError EpisodeResult EpisodeSink EpisodeState EpisodeStateError EpisodeView Event EventKind
-Failure FailureKind Limits McpServerError Message MissingExtraError ModelServerError Outcome PlayerTurn Problem
-RewardError RewardRule RunHeader RunIndex RunIndexError SandboxLostError SandboxUnavailableError Score Task ToolAnswer
-ToolCall ToolError ToolSpec TrainingError Turn UniverseError UsageError __version__ drive gold_player load_bundle
-model_player open_episode play resolve_reward reward_of tool validate_bundle
+Failure FailureKind Limits McpServerError Message MissingExtraError ModelServerError ModelSpec Outcome PlayerTurn
+Problem RewardError RewardRule RunHeader RunIndex RunIndexError SandboxLostError SandboxUnavailableError Score Skipped
+Task ToolAnswer ToolCall ToolError ToolSpec TrainingError Turn UniverseError UsageError __version__ drive gold_player
+load_bundle model_player open_episode play resolve_reward reward_of tool validate_bundle
 """
 NAMES = LISTED.split()
 
