@@ -7,12 +7,13 @@ and one of a database the pages that it has not written to: either takes a fract
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from agent_env.bundle import UniverseKind, UniverseSpec
 from agent_env.errors import UniverseError
 from agent_env.universe.change import MISSING, ChangeLimits, StateChanges
 from agent_env.universe.connection import PrivateConnection
+from agent_env.universe.containers import Flat, Large
 from agent_env.universe.database import DatabaseImage, PrivateDatabase, read_database
 from agent_env.universe.database_diff import DatabaseState, database_differences
 from agent_env.universe.diff import Lists, Rules, bounded, find_differences
@@ -41,6 +43,8 @@ _DEFAULT = ChangeLimits()
 _END_S = 10.0
 """Seconds that a query which another thread is inside of has to end after it was interrupted."""
 _LOOK_S = 0.002
+_INLINE_STEPS = 500
+"""Values that are compared on the event loop, a millisecond of it at most; more are in a thread."""
 _IN_USE_S = 5.0
 """Seconds that a database may be in use by another thread before it is said that it cannot be compared."""
 
@@ -126,17 +130,19 @@ async def compared(find: Callable[[Comparison], StateChanges], rules: Rules, lim
     """
 
     def work(check: Callable[[], None]) -> StateChanges:
-        try:
-            return find(Comparison(rules, limits, check))
-        except (UniverseError, StoppedError):
-            raise
-        except (
-            Exception
-        ) as exc:  # SQLite's and the system's, and whatever an object of the env's own raises when looked at
-            said = " ".join(str(exc).split()) or type(exc).__name__
-            raise UniverseError(f"the state cannot be compared: {said}") from exc
+        return _found(find, Comparison(rules, limits, check))
 
     return await in_thread(work, what="comparing the state of an episode")
+
+
+def _found(find: Callable[[Comparison], StateChanges], how: Comparison) -> StateChanges:
+    try:
+        return find(how)
+    except (UniverseError, StoppedError):
+        raise
+    except Exception as exc:  # SQLite's and the system's, and whatever an object of the env's own raises when looked at
+        said = " ".join(str(exc).split()) or type(exc).__name__
+        raise UniverseError(f"the state cannot be compared: {said}") from exc
 
 
 class _JsonCopy(PrivateCopy):
@@ -146,6 +152,20 @@ class _JsonCopy(PrivateCopy):
         self.spec = spec
         self.state = frozen.private()
         self._frozen = frozen
+
+    async def changes(self, state: Any = MISSING, *, limits: ChangeLimits = _DEFAULT) -> StateChanges:
+        """Return what is different from the universe: without a thread where little is to be looked at."""
+        now = self.state if state is MISSING else state
+        if not isinstance(self._frozen.root, Large | Flat):
+            steps = itertools.count()
+
+            def check() -> None:
+                if next(steps) > _INLINE_STEPS:
+                    raise StoppedError
+
+            with suppress(StoppedError):
+                return _found(lambda how: self.find(now, None, None, how), Comparison(Rules.of(), limits, check))
+        return await super().changes(now, limits=limits)
 
     def find(self, state: Any, other: Any, other_state: Any, how: Comparison) -> StateChanges:
         before = self._frozen.root if other is None else other_state
