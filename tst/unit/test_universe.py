@@ -189,12 +189,14 @@ async def test_a_cancelled_episode_leaves_no_copy_behind(tmp_path: Path) -> None
 async def test_what_cannot_be_copied_says_so(tmp_path: Path) -> None:
     """A missing file, broken JSON, no database, and a symlink that leads out are errors with the path in them."""
     (tmp_path / "u.json").write_text("{")
+    (tmp_path / "large.json").write_text('{"n": [1e999]}')
     (tmp_path / "u.db").write_text("no database")
     (tmp_path / "d").mkdir()
     (tmp_path / "d/out").symlink_to(tmp_path)
     for name, kind in [
         ("none.json", UniverseKind.JSON),
         ("u.json", UniverseKind.JSON),
+        ("large.json", UniverseKind.JSON),
         ("u.db", UniverseKind.SQLITE),
         ("d", UniverseKind.DIRECTORY),
     ]:

@@ -27,7 +27,13 @@ from agent_env.universe import plain
 from agent_env.universe.containers import UniverseDict, UniverseList, Untouched
 from agent_env.universe.frozen import freeze
 
-scalars = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text("ab~/", max_size=3)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("ab~/", max_size=3)
+)
 values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=5),

@@ -258,9 +258,17 @@ def test_a_process_may_end_in_any_state(tmp_path: Path, how: str) -> None:
     with closing(sqlite3.connect(tmp_path / "u.db")) as connection:
         connection.execute("CREATE TABLE store (stock INTEGER)")
     code = f"""
-        import os, sqlite3, sys, threading, time
+        import asyncio, os, sqlite3, sys, threading, time
         from pathlib import Path
+        from agent_env.bundle import UniverseKind, UniverseSpec
+        from agent_env.universe import open_universe
         from agent_env.universe.database import read_database
+
+        async def play():
+            async with open_universe(UniverseSpec(path=Path({str(tmp_path / "u.db")!r}), kind=UniverseKind.SQLITE)) as copy:
+                copy.state.execute("INSERT INTO store VALUES (1)")
+
+        asyncio.run(play())
 
         image = read_database(Path({str(tmp_path / "u.db")!r}))
         copies = [image.private() for _ in range(3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import marshal
+import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,8 +55,11 @@ def freeze(value: Any, *, record_bytes: int = _RECORD_BYTES) -> FrozenJson:
     """Make the shared form of a JSON value.
 
     Args:
-        value: Plain dicts, lists, texts, numbers, truth values and None.
+        value: Plain dicts, lists, texts, finite numbers, truth values and None.
         record_bytes: Up to this size, about, a part is packed as a whole; a larger one is split up.
+
+    Raises:
+        ValueError: When a number in it is not finite, or it is nested too deeply.
     """
     strings = _Strings()
     stack: list[_Part] = []
@@ -127,6 +131,8 @@ class _Part:
                 child = strings.kept(child)
                 self.put(key, child, 5 + len(child))
             else:
+                if isinstance(child, float) and not math.isfinite(child):
+                    raise ValueError("a number in it is too large")
                 self.put(key, child, 9)
         return None
 

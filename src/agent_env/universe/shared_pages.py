@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from typing import Any, TypeVar
+from weakref import finalize
 
 if sys.platform == "linux":
     import fcntl
@@ -103,7 +104,6 @@ class SharedImage:
     """A database image in memory that nobody can change any more."""
 
     def __init__(self, library: _Library, image: bytes) -> None:
-        self._library = library
         self.size = len(image)
         """Bytes."""
         self._fd = os.memfd_create("agent-env-universe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -116,11 +116,8 @@ class SharedImage:
         except BaseException:
             os.close(self._fd)
             raise
-
-    def __del__(self) -> None:
-        if hasattr(self, "address"):
-            self._library.munmap(self.address, self.size)
-            os.close(self._fd)
+        # At the end of the process the system does it; the modules that are needed for it may be gone by then.
+        finalize(self, _give_back, library, self.address, self.size, self._fd).atexit = False
 
     def fileno(self) -> int:
         """Return the descriptor of the memory, as a file."""
@@ -129,6 +126,11 @@ class SharedImage:
     def to_bytes(self) -> bytes:
         """Return a copy of the image."""
         return ctypes.string_at(self.address, self.size)
+
+
+def _give_back(library: _Library, address: int, size: int, fd: int) -> None:
+    library.munmap(address, size)
+    os.close(fd)
 
 
 class Pages:
