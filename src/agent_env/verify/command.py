@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
@@ -41,7 +41,18 @@ _CANNOT_RUN, _NOT_FOUND, _SIGNALS = 126, 127, range(129, 193)
 """What a shell exits with for what it cannot run, does not find, and for what a signal has ended."""
 
 
-async def run_command(command: Command, sandbox: Sandbox, *, root: Path, timeout_s: float | None) -> ExecResult:
+_STARTS_CLEAN = {"PYTHONNOUSERSITE": "1"}
+"""For verifiers: else each Python that they start would first run what the agent has put into its home."""
+
+
+async def run_command(
+    command: Command,
+    sandbox: Sandbox,
+    *,
+    root: Path,
+    timeout_s: float | None,
+    environment: Mapping[str, str] | None = None,
+) -> ExecResult:
     """Run a command, with the bundle's files for it there as long as it runs.
 
     Args:
@@ -49,6 +60,7 @@ async def run_command(command: Command, sandbox: Sandbox, *, root: Path, timeout
         sandbox: Where it is run.
         root: The bundle's folder.
         timeout_s: Seconds that the command may take; putting its files there does not count.
+        environment: More of its environment.
 
     Raises:
         EnvBrokenError: When the sandbox is lost.
@@ -56,7 +68,7 @@ async def run_command(command: Command, sandbox: Sandbox, *, root: Path, timeout
         UsageError: When the bundle's files are none that can be put there.
     """
     async with _files(sandbox, None if command.files is None else root / command.files) as variables:
-        return await sandbox.run(command.command, env=variables, timeout_s=timeout_s)
+        return await sandbox.run(command.command, env={**(environment or {}), **variables}, timeout_s=timeout_s)
 
 
 async def command_score(
@@ -78,7 +90,7 @@ async def command_score(
     try:
         if verifier.score_file is not None:
             await _remove_score(sandbox, verifier.score_file)
-        result = await run_command(verifier.command, sandbox, root=root, timeout_s=timeout_s)
+        result = await run_command(verifier.command, sandbox, root=root, timeout_s=timeout_s, environment=_STARTS_CLEAN)
         _check_ended(result, timeout_s)
         if verifier.score_file is not None:
             return await _written_score(step, sandbox, verifier.score_file, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -153,6 +154,21 @@ async def test_an_agent_works_in_a_sandbox_and_a_command_scores_it(
     assert [change["path"] for change in state["changes"]] == (["/sum.py"] if score else [])
     answers = [event.data["text"] for event in events if event.kind == "answer"]
     assert "check.sh" not in answers[-1]
+
+
+@needs_bwrap
+async def test_what_an_agent_left_for_every_python_to_run_is_not_run_by_a_verifier(write: MakeFolder) -> None:
+    """Neither by its variables, nor by what Python and the shell look for in its home."""
+    prepare = (
+        "echo 'import os; os._exit(0)' > /tmp/sitecustomize.py; cd; echo 'exit 0' | tee .bashrc .profile .bash_profile;"
+        "site=$(python3 -c 'import site; print(site.getusersitepackages())'); mkdir -p $site;"
+        "cp /tmp/sitecustomize.py $site/usercustomize.py; cp /tmp/sitecustomize.py $site/x.pth; cp .profile /tmp/env;"
+        "export PYTHONPATH=/tmp BASH_ENV=/tmp/env ENV=/tmp/env PATH=/tmp:$PATH"
+    )
+    task = "id: a\nprompt: x\nverify: {command: 'python3 -c \"exit(1)\"'}\n"
+    player = calls(("bash", json.dumps({"command": prepare})), ("bash", '{"command": "python3 -c \\"exit(1)\\""}'))
+    result = await play(load_bundle(write({**BOX, "tasks/a.yaml": task})).task("a"), player)
+    assert result.scores["command"].value == 0
 
 
 @needs_bwrap
