@@ -51,7 +51,10 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], list[str]]] = {
         ["bundle.yaml:4: 'command' is \"npx server\", write a list: [...]"],
     ),
     "an MCP server's file that is not there": (
-        {"bundle.yaml": HEADER + "  web: {mcp: {command: [python3, envs/stor.py]}}\nagents: {clerk: {envs: [store]}}\n"},
+        {
+            "bundle.yaml": HEADER
+            + "  web: {mcp: {command: [python3, envs/stor.py]}}\nagents: {clerk: {envs: [store]}}\n"
+        },
         ["bundle.yaml:4: there is no file 'envs/stor.py', did you mean 'envs/store.py'?"],
     ),
     "an MCP command of no words": (
@@ -337,6 +340,12 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], list[str]]] = {
     "a weight that is no number": (
         {"tasks/a.yaml": verify("{python: verifiers/sold.py, weight: heavy}")},
         ["tasks/a.yaml:3: 'weight' is \"heavy\", write a number"],
+    ),
+    "weights that are all nothing": (
+        {"tasks/a.yaml": verify("{python: verifiers/sold.py, weight: 0}")},
+        [
+            "tasks/a.yaml:1: every weight of task 'a' is 0, so its reward always is, give the step that counts a weight above 0"
+        ],
     ),
     "a gate that is neither true nor false": (
         {"tasks/a.yaml": verify("{python: verifiers/sold.py, required: 1}")},

@@ -487,3 +487,9 @@ def test_an_answers_parts_are_content_blocks() -> None:
     with pytest.raises(TypeError, match='its "text" as text'):
         ToolAnswer("t", content=[{"type": "text", "text": 5}])
     assert ToolAnswer("t", content=[{"type": "text", "text": "more"}]).content
+
+
+def test_an_answer_that_is_no_text_is_refused() -> None:
+    """In a tool that is a mistake of the tool's, which the model is told of."""
+    with pytest.raises(TypeError, match=r"ToolAnswer\.text is text, not a int"):
+        ToolAnswer(5)  # type: ignore[arg-type]

@@ -65,13 +65,15 @@ def _environment(root: Path) -> _Environment:
         changed = path.stat().st_mtime_ns
         return path.read_text(encoding="utf-8"), str(path), lambda: path.stat().st_mtime_ns == changed
 
-    return _Environment(
+    environment = _Environment(
         loader=FunctionLoader(load),
         undefined=_Undefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    del environment.globals["lipsum"]  # text of any length, for no prompt
+    return environment
 
 
 @lru_cache(maxsize=4096)

@@ -259,6 +259,10 @@ class _Validation:
         unclear: dict[str, list[str]] = {}
         for task_id, (_, steps) in self._source.tasks.items():
             verify = [built.step for built in steps if isinstance(built.step, Verify)]
+            if any(step.weight is not None for step in verify) and not any(step.weight for step in verify):
+                document = self._source.tasks[task_id][0]
+                what = f"every weight of task '{task_id}' is 0, so its reward always is"
+                yield document.problem(("id",), what, "give the step that counts a weight above 0")
             if task_id in whole and len(verify) > 1 and all(step.weight is None for step in verify):
                 unclear[task_id] = [step.id for step in verify]
         if unclear:

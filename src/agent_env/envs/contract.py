@@ -42,8 +42,10 @@ class ToolAnswer:
         """Check the parts.
 
         Raises:
-            TypeError: When one is no content block: a mapping with a `type`, a text with its `text`, an image with its `data`.
+            TypeError: When the text is no text, or one is no content block: a mapping with a `type`, a text with its `text`, an image with its `data`.
         """
+        if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a bundle's own value
+            raise TypeError(f"ToolAnswer.text is text, not a {type(self.text).__name__}")
         for part in self.content:
             if not isinstance(part, Mapping) or "type" not in part:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f'a part of ToolAnswer.content is a mapping with a "type", not {part!r:.60}')
