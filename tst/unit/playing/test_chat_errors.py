@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent_env import ModelServerError, UsageError
+from agent_env import ContextOverflowError, ModelServerError, UsageError
 from agent_env.bundle import ModelSpec
-from agent_env import ContextOverflowError
 from agent_env.chat import complete
 
 HELLO = [{"role": "user", "content": "Hello."}]
