@@ -65,10 +65,18 @@ async def test_a_model_plays_the_user_until_its_stop_text(endpoint: Any, tmp_pat
 
 async def test_a_models_opening_and_stop_text_are_the_bundles(endpoint: Any, tmp_path: Path) -> None:
     """`opening` and `stop` in the agent."""
-    endpoint.says(endpoint.reply("Bye."))
+    endpoint.says(endpoint.reply("A lamp."), endpoint.reply("Bye."))
     task = make_task(tmp_path, endpoint.base_url, ", opening: Yes?, stop: Bye")
-    assert (await play(task, says)).scores["seen"].value == 0
+    assert (await play(task, says)).scores["seen"].value == 1
     assert endpoint.bodies[0]["messages"][-1] == {"role": "user", "content": "Yes?"}
+
+
+async def test_a_model_that_stops_at_once_fails_the_episode(endpoint: Any, tmp_path: Path) -> None:
+    """The agent was never asked, so there is nothing of it to score."""
+    endpoint.says(endpoint.reply("###STOP###"))
+    result = await play(make_task(tmp_path, endpoint.base_url), says)
+    assert result.failure is not None
+    assert "had nothing to say" in result.failure.message
 
 
 async def test_a_model_has_tools_of_its_own(endpoint: Any, tmp_path: Path) -> None:
