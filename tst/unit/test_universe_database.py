@@ -315,11 +315,12 @@ async def test_where_memory_cannot_be_mapped_a_copy_is_made_as_a_whole(tmp_path:
         from pathlib import Path
         from agent_env.bundle import UniverseKind, UniverseSpec
         from agent_env.universe import open_universe
-        limit = 900 * 2**20
         spec = UniverseSpec(path=Path({str(tmp_path / "u.db")!r}), kind=UniverseKind.SQLITE)
 
         async def main():
             async with open_universe(spec) as early:
+                pages = int(Path("/proc/self/statm").read_text().split()[0])
+                limit = pages * resource.getpagesize() + 300 * 2**20  # room for Python, and for no other mapping
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
                 async with open_universe(spec) as one, open_universe(spec) as two:
                     one.state.execute("INSERT INTO store VALUES (1)")
