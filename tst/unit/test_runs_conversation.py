@@ -97,3 +97,27 @@ def test_short_json_is_one_line_and_long_json_is_not() -> None:
     assert pretty({"hours": [1, 2]}) == '{"hours": [1, 2]}'
     lines = pretty({"rows": [{"name": "x" * 60, "at": [1, 2, 3]}, {"name": "y" * 60}]}).splitlines()
     assert lines[2] == f'    {{"name": "{"x" * 60}", "at": [1, 2, 3]}},'
+
+
+def test_what_an_agent_is_shown_is_said_again_only_where_it_has_changed() -> None:
+    """A later prompt without its system prompt and tools has the ones before."""
+    prompt = {"agent": "clerk", "system_prompt": "Be kind.", "prompt": "One.", "tools": [{"name": "a"}]}
+    events = [
+        ("turn_started", prompt),
+        ("turn_started", prompt),
+        ("turn_started", {**prompt, "system_prompt": "Be brief."}),
+    ]
+    items = conversation(_events(*events), is_whole=True)
+    assert [[section.title for section in item.sections] for item in items] == [
+        ["system prompt", "1 tool"],
+        [],
+        ["system prompt"],
+    ]
+
+
+def test_what_another_agent_says_to_the_played_one_is_one_item() -> None:
+    """The line is the prompt: it is shown once, with who said it."""
+    said = {"agent": "customer", "message": {"role": "assistant", "content": "A lamp."}, "model": "m"}
+    prompt = {"agent": "clerk", "system_prompt": "", "prompt": "A lamp.", "tools": []}
+    (item,) = conversation(_events(("agent_said", said), ("turn_started", prompt)), is_whole=True)
+    assert (item.look, item.text, item.note) == ("prompt", "A lamp.", "by customer to clerk · m")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from keyword import iskeyword
 
@@ -46,6 +47,16 @@ class _Root(click.Group):
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
         command = import_module(f"agent_env.cli.{module}").command
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = get_close_matches(name, COMMANDS, n=1)
+            fix = f"did you mean '{near[0]}'?" if near else f"write one of {', '.join(COMMANDS)}"
+            raise click.UsageError(f"there is no command '{name}', {fix}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -41,18 +41,19 @@ def signature(tool: ToolSpec) -> str:
 
 
 def arguments_of(tool: ToolSpec, text: str) -> dict[str, Any]:
-    """The arguments that a person wrote behind a tool's name: a JSON object, or the value of the only parameter.
+    """The arguments that a person wrote behind a tool's name: a JSON object, or the value of the only parameter that it needs.
 
     Raises:
         ToolError: When they are neither, or the value does not fit.
     """
-    properties, _ = _parts(tool.parameters)
+    properties, required = _parts(tool.parameters)
     if text.startswith("{"):
         return dict(parse_arguments(text))
-    if len(properties) != 1:
-        raise ToolError(f'write the arguments as JSON, {tool.name} {{"name": value}}, or {tool.name} alone to be asked')
-    name = next(iter(properties))
-    return {name: _typed(tool, name, text)}
+    meant = [name for name in properties if name in required] or list(properties)
+    if len(meant) != 1:
+        example = f'{{"{meant[0]}": ...}}' if meant else "{}"
+        raise ToolError(f"write the arguments as JSON, {tool.name} {example}, or {tool.name} alone to be asked")
+    return {meant[0]: _typed(tool, meant[0], text)}
 
 
 def ask_arguments(tool: ToolSpec, *, ask: Callable[[str], str], say: Callable[[str], None]) -> dict[str, Any]:

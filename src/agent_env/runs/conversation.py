@@ -54,6 +54,8 @@ class _Reading:
     open_calls: dict[str, int] = field(default_factory=dict[str, int])
     """Where in `items` the calls without an answer are, by call id."""
     last_text: str = ""
+    shown: dict[str, str] = field(default_factory=dict[str, str])
+    """What each agent was shown before its last prompt, by agent and title: said again only where it has changed."""
 
 
 def conversation(events: Sequence[RunEvent], *, is_whole: bool) -> list[Item]:
@@ -120,23 +122,23 @@ def _end_step(reading: _Reading, event: RunEvent) -> None:
 
 def _start_turn(reading: _Reading, event: RunEvent) -> None:
     data = event.data
+    agent, prompt = _text(data.get("agent")), _text(data.get("prompt"))
+    tools = _list(data.get("tools"))
+    shown = {"system prompt": _text(data.get("system_prompt")), counted(len(tools), "tool"): _tools(tools)}
     sections: list[Section] = []
-    if data.get("system_prompt"):
-        sections.append(Section(title="system prompt", text=_text(data["system_prompt"])))
-    if data.get("tools"):
-        tools = _list(data["tools"])
-        sections.append(Section(title=f"{counted(len(tools), 'tool')}", text=_tools(tools)))
-    agent = _text(data.get("agent"))
-    reading.items.append(
-        _item(
-            event,
-            "prompt",
-            "prompt",
-            text=_text(data.get("prompt")),
-            note=f"to {agent}" if agent else "",
-            sections=tuple(sections),
-        )
-    )
+    for title, text in shown.items():
+        key = f"{agent} {title}"
+        if text and reading.shown.get(key) != text:
+            sections.append(Section(title=title, text=text))
+        reading.shown[key] = text
+    note = f"to {agent}" if agent else ""
+    last = reading.items[-1] if reading.items else None
+    if last is not None and last.look == "agent" and last.text == prompt:
+        # What another agent has said is the prompt: once is enough.
+        note = " · ".join(filter(None, (f"by {last.title} {note}", last.note)))
+        sections = [*last.sections, *sections]
+        reading.items.pop()
+    reading.items.append(_item(event, "prompt", "prompt", text=prompt, note=note, sections=tuple(sections)))
 
 
 def _message(event: RunEvent, not_made: Sequence[Mapping[str, Any]], unreadable: Sequence[Mapping[str, Any]]) -> Item:

@@ -85,13 +85,20 @@ def test_arguments_are_typed_by_the_schema(shop_dir: Path) -> None:
 
 def test_a_call_may_be_written_whole(shop_dir: Path) -> None:
     """As JSON, by the tool's number or name; what is no JSON is said, and nothing is called."""
-    lines = ('sell {"count": 1}', '1 {"count": 2, "to": null}', 'sell {"count":', "sell 3", "reply Done.")
+    lines = ('sell {"count": 1}', '1 {"count": 2, "to": null}', 'sell {"count":', "close_shop now", "reply Done.")
     done = by_hand(shop_dir, "three", *lines)
     assert done.exit_code == 0
     assert "9 are left" in done.output
     assert "7 are left" in done.output
     assert "the arguments are no valid JSON: it is cut off" in done.output
-    assert 'write the arguments as JSON, sell {"name": value}, or sell alone to be asked' in done.output
+    assert "write the arguments as JSON, close_shop {}, or close_shop alone to be asked" in done.output
+    assert "sold  1  sold 3" in done.output
+
+
+def test_text_behind_a_tool_is_the_one_argument_that_it_needs(shop_dir: Path) -> None:
+    """Those that may be left out are."""
+    done = by_hand(shop_dir, "three", "sell 3", "reply Done.")
+    assert "7 are left" in done.output
     assert "sold  1  sold 3" in done.output
 
 
