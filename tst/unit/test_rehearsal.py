@@ -133,3 +133,13 @@ def test_no_code_of_the_bundle_runs_when_asked(shop: dict[str, str], write_bundl
     ran = CliRunner().invoke(root, ["validate", "--no-code", str(path)])
     assert (ran.exit_code, ran.stdout) == (0, "ok: 2 tasks, 1 eval, 1 env; its Python was not run\n")
     assert CliRunner().invoke(root, ["validate", "--no-play", str(path)]).exit_code == 1
+
+
+def test_skills_that_an_agent_is_not_shown_are_noted(shop: dict[str, str], write_bundle: WriteBundle) -> None:
+    """Such a task plays, and a trainer leaves it out."""
+    files = {"skills/sums/SKILL.md": "Add.\n", "tasks/a.yaml": shop["tasks/a.yaml"] + "skills: [sums]\n"}
+    found = asyncio.run(rehearse(load_bundle(write_bundle({**shop, **files}))))
+    assert found.notes == [
+        "1 task ('a'): skills are given to an agent that is not shown them, write skills: true in the agent, or a trainer"
+        " leaves the task out"
+    ]

@@ -69,7 +69,11 @@ def _print_json(bundle: Bundle | None, problems: list[Problem], rehearsal: Rehea
     ]
     counts = {"tasks": len(bundle.tasks), "evals": len(bundle.evals), "envs": len(bundle.envs)} if bundle else {}
     played = {"gold_played": rehearsal.played, "constant": rehearsal.constant, "not_played": rehearsal.asks_models}
-    played |= {"refused": rehearsal.refused, "other_turns": rehearsal.other_turns}
+    played |= {
+        "refused": rehearsal.refused,
+        "other_turns": rehearsal.other_turns,
+        "unshown_skills": rehearsal.unshown_skills,
+    }
     click.echo(json.dumps({"ok": not problems, **counts, **played, "problems": listed}, indent=2))
 
 

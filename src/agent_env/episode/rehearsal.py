@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_env._wording import counted
-from agent_env.bundle import Bundle, Conversation, JudgeVerifier, Prompt, Task, Verify
+from agent_env.bundle import AddSkills, Bundle, Conversation, JudgeVerifier, Prompt, Task, Verify
 from agent_env.episode._rehearsed import Causes, GoldAnswers
 from agent_env.episode.gold import gold_player
 from agent_env.episode.limits import Limits
@@ -45,6 +45,8 @@ class Rehearsal:
     """Tasks whose gold has another number of turns than came about."""
     constant: list[str] = field(default_factory=list[str])
     """Tasks whose reward is the same for gold and for doing nothing: alone they teach nothing."""
+    unshown_skills: list[str] = field(default_factory=list[str])
+    """Tasks that give an agent skills which it is not shown: a trainer leaves them out."""
     asks_models: list[str] = field(default_factory=list[str])
     """Tasks that were left out, because playing them asks a model."""
 
@@ -58,6 +60,9 @@ class Rehearsal:
             lines.append(f"{_some(self.other_turns)}: gold has more or fewer turns than were asked for")
         if self.constant:
             lines.append(f"{_some(self.constant)}: doing nothing scores as much as gold")
+        if self.unshown_skills:
+            fix = "write skills: true in the agent, or a trainer leaves the task out"
+            lines.append(f"{_some(self.unshown_skills)}: skills are given to an agent that is not shown them, {fix}")
         if self.asks_models:
             lines.append(f"{_some(self.asks_models)}: not played, for that asks a model")
         return lines
@@ -79,7 +84,10 @@ async def rehearse(
         progress: Called with how many are done and how many there are.
     """
     chosen = [task for task in (bundle.tasks.values() if tasks is None else tasks) if task.gold is not None]
-    found = Rehearsal(asks_models=[task.id for task in chosen if _asks_a_model(task)])
+    found = Rehearsal(
+        asks_models=[task.id for task in chosen if _asks_a_model(task)],
+        unshown_skills=[task.id for task in bundle.tasks.values() if _gives_unshown_skills(task)],
+    )
     todo = [task for task in chosen if not _asks_a_model(task)]
     causes = Causes(bundle, env_lines or {})
     done = 0
@@ -149,6 +157,11 @@ def _why(result: EpisodeResult) -> str:
 
 def _problem(task: Task, what: str, fix: str) -> Problem:
     return Problem(path=task.path, line=task.line, what=f"task '{task.id}': {what}", fix=fix)
+
+
+def _gives_unshown_skills(task: Task) -> bool:
+    agents = task.bundle.agents
+    return any(isinstance(step, AddSkills) and not agents[step.agent].skills for step in task.steps)
 
 
 def _asks_a_model(task: Task) -> bool:
