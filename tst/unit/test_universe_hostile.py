@@ -14,7 +14,14 @@ import pytest
 
 from agent_env.bundle import StateVerifier, UniverseKind, UniverseSpec
 from agent_env.errors import UniverseError
-from agent_env.universe import ChangeLimits, changes_on_disk, open_universe, open_universe_on_disk, sweep_left_copies
+from agent_env.universe import (
+    ChangeLimits,
+    apply,
+    changes_on_disk,
+    open_universe,
+    open_universe_on_disk,
+    sweep_left_copies,
+)
 from agent_env.universe.diff import Rules
 from agent_env.universe.directory_diff import DirectoryState, directory_differences, told_whether_kept
 from agent_env.verify.function import StepFailedError
@@ -157,3 +164,22 @@ async def test_a_file_that_is_too_long_to_be_read_is_told_by_its_size(spec: Univ
         with pytest.raises(StepFailedError, match="/big has the size that is wanted"):
             await state_score("state", verifier, WantedState(spec=spec, changes=found), left, timeout_s=5)
         assert (await state_score("state", verifier, WantedState(spec=spec), left, timeout_s=5)).value == 0.0
+
+
+async def test_names_that_are_no_utf_8_are_not_taken_for_others(spec: UniverseSpec) -> None:
+    """Nothing is made again under another name, and a name is not taken for the one that reads the same."""
+    async with open_universe(spec) as odd, open_universe(spec) as plain:
+        (odd.state / os.fsdecode(b"x\xff")).write_text("a")
+        (odd.state / "link").symlink_to(os.fsdecode(b"y\xff"))
+        (plain.state / r"x\xff").write_text("a")
+        found = await odd.changes()
+        assert [change.path for change in found.changes] == ["/link", r"/x\xff"]
+        assert found.not_kept == ("/link", r"/x\xff")
+        with pytest.raises(UniverseError, match="not all of them were kept"):
+            apply(found, plain.state)
+        wanted = WantedState(spec=spec, changes=found)
+        left = LeftState(spec=spec, state=plain.state, changes=plain.changes)
+        verifier = StateVerifier(env="work", wanted="gold")
+        assert (await state_score("state", verifier, wanted, left, timeout_s=5)).metrics["differences"] == 2
+        left = LeftState(spec=spec, state=odd.state, changes=odd.changes)
+        assert (await state_score("state", verifier, wanted, left, timeout_s=5)).value == 1.0

@@ -2,7 +2,8 @@ r"""Where two directories differ: `/path/to/file`, each file, symlink and direct
 
 A file is `{"type": "file", "mode": "644", "text": ...}`, or with `base64` when it is no UTF-8 text. Of one that is too long
 to be kept there are `size` and `sha256`; of one that cannot be read, or that is too long for that, the `size`. A symlink has its `target`. Of a
-directory only that it is there is compared; in names that are no UTF-8 the bytes are written as `\xff`.
+directory only that it is there is compared. In names and targets that are no UTF-8 the bytes are written as `\xff`, and are
+whole in `bytes`, in base64; such a change is not made again.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _placed(name: str, rules: Rules) -> tuple[Any, bool]:
     where = rules.top
     is_ignored = rules.ignores(where)
     for segment in name.split(os.sep):
-        segment = os.fsencode(segment).decode("utf-8", "backslashreplace")
+        segment = _readable(segment)
         path, where = (path, segment), rules.below(where, segment)
         is_ignored = is_ignored or rules.ignores(where)
     return path, is_ignored
@@ -142,12 +143,19 @@ def told_whether_kept(found: Iterable[Found], limits: ChangeLimits) -> StateChan
     """Keep of differences what the limits let through, and name those of which the content is not kept."""
     # What is in the files was bounded when they were read; in base64 it comes to less than twice as much.
     changes = bounded(found, replace(limits, total_bytes=2 * limits.total_bytes + _ENTRIES_BYTES))
-    not_kept = tuple(change.path for change in changes.changes if not _is_kept(change.after))
+    not_kept = tuple(change.path for change in changes.changes if not _is_kept(change.after) or _is_odd(change.before))
     return replace(changes, not_kept=not_kept)
 
 
 def _is_kept(entry: Any) -> bool:
-    return entry is MISSING or entry["type"] in ("directory", "symlink") or bool({"text", "base64"} & entry.keys())
+    if entry is MISSING:
+        return True
+    is_known = entry["type"] in ("directory", "symlink") or bool({"text", "base64"} & entry.keys())
+    return is_known and not _is_odd(entry)
+
+
+def _is_odd(entry: Any) -> bool:
+    return entry is not MISSING and "bytes" in entry
 
 
 def is_unread(entry: Mapping[str, Any]) -> bool:
@@ -173,7 +181,16 @@ class _Contents:
         found = described(side.path, name, entry, self._check, most_bytes=most_bytes, hashed_bytes=self._hashed_bytes)
         self._left_bytes -= len(found.get("text", "")) + len(found.get("base64", ""))
         self._hashed_bytes -= entry.size if "sha256" in found else 0
-        return found
+        return found | _whole_bytes(name)
+
+
+def _readable(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _whole_bytes(name: str) -> dict[str, str]:
+    """Return what tells a name that is no UTF-8 from one that reads the same."""
+    return {"bytes": base64.b64encode(os.fsencode(name)).decode()} if _readable(name) != name else {}
 
 
 def described(
@@ -190,7 +207,7 @@ def described(
         hashed_bytes: Bytes up to which a longer one is read for its hash.
     """
     if entry.kind == "symlink":
-        return {"type": "symlink", "target": os.fsencode(entry.target).decode("utf-8", "backslashreplace")}
+        return {"type": "symlink", "target": _readable(entry.target)} | _whole_bytes(entry.target)
     if entry.kind != "file":
         return {"type": entry.kind}
     made: dict[str, Any] = {"type": "file", "mode": f"{entry.mode:o}"}
