@@ -73,7 +73,7 @@ async def test_a_shared_server_knows_of_no_episode() -> None:
     spec = McpSpec(command=(sys.executable, str(SERVERS / "good.py")), shared=True)
     async with opened(spec) as env:
         folder, _, *known = (await env.call("who", {})).text.splitlines()
-    assert "agent-env-mcp-" in folder
+    assert "agent-env-universe-" in folder  # a name that the next start knows, where this process is killed
     assert known == ["AGENT_ENV_TASK_ID=None", "AGENT_ENV_PARAMS=None", "AGENT_ENV_UNIVERSE=None"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -10,16 +9,13 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
-from anyio import to_thread
-
-from agent_env._cleanup import remove_tree, wait_until_done
 from agent_env.bundle import McpSpec
 from agent_env.envs._mcp_process import ServerCommand
 from agent_env.envs._mcp_variables import Variables
 from agent_env.errors import EnvBrokenError
+from agent_env.universe import open_universe_on_disk
 
 __all__ = ["empty_folder", "episode_variables", "server_command"]
 
@@ -39,7 +35,6 @@ _PASSED_ON = (
 """The caller's variables that every server gets; all others, keys among them, only by name."""
 _MAX_VARIABLE_BYTES = 128_000
 """Linux takes no environment variable of more than 128 KiB."""
-_REMOVE_S = 30.0
 
 
 def episode_variables(*, folder: Path, params: Mapping[str, Any], task_id: str) -> dict[str, str]:
@@ -108,10 +103,5 @@ def _program(name: str, word: str, folder: Path | None, path: str) -> str:
 @asynccontextmanager
 async def empty_folder() -> AsyncGenerator[Path]:
     """Make a folder for a server that has no universe, and remove it when the block ends."""
-    folder = Path(mkdtemp(prefix=f"agent-env-mcp-{os.getpid()}-"))
-    try:
+    async with open_universe_on_disk(None) as folder:  # one that the next start removes where this process is killed
         yield folder
-    finally:
-        # A task of its own: a second cancellation, which goes through shields, would come before the thread has begun.
-        removing = asyncio.create_task(to_thread.run_sync(remove_tree, folder), name=f"remove {folder}")
-        await wait_until_done(removing, grace_s=_REMOVE_S, what=f"removing {folder}, an MCP server's folder,")
