@@ -114,6 +114,18 @@ def test_a_changed_verifier_scores_what_was_played(shop: Shop) -> None:
     assert dict(run.scores) == {"sold": 1}
 
 
+def test_what_runs_between_the_last_turn_and_the_verifiers_is_done_once(shop: Shop) -> None:
+    """What is kept is what the agent left: the step is done again with the verifiers."""
+    run = "def close(episode):\n    episode.state()['stock'] *= 10\n"
+    task = (
+        "id: a\nparams: {count: 3}\nsteps:\n  - deploy_env: store\n  - deploy_agent: agent\n  - prompt: Sell.\n"
+        "  - run: {python: 'scripts/day.py:close'}\n  - verify: {python: verifiers/sold.py}\n"
+    )
+    shop.write({"scripts/day.py": run, "tasks/a.yaml": task, "verifiers/sold.py": VERIFIER.replace("7", "70")})
+    shop.play()
+    assert shop.rescore_later() == "1 of 1 runs scored again, 0 with another score; mean reward 1.000 of 1\n"
+
+
 def test_a_run_whose_verifier_broke_is_scored_after_all(shop: Shop) -> None:
     """The agent had done its part: once the verifier is mended, its episode has a score."""
     shop.write({"verifiers/sold.py": "def score(episode):\n    raise KeyError('stok')\n"})

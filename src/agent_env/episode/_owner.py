@@ -97,7 +97,7 @@ class _Steps:
         steps = self._core.task.steps
         last_prompt = max((at for at, step in enumerate(steps) if isinstance(step, Prompt)), default=-1)
         for at, step in enumerate(steps):
-            if at > last_prompt and isinstance(step, Verify):
+            if at > last_prompt and isinstance(step, RunPython | RunCommand | Verify):
                 await self._keep_states()
             # After a cut no agent is prompted, and what only leads up to a prompt is left out with it.
             leads_up = isinstance(step, Prompt) or (isinstance(step, RunPython | RunCommand) and at < last_prompt)
@@ -166,7 +166,7 @@ class _Steps:
             raise StepFailedError(FailureKind.RUN_STEP, message, how_it_ended(result))
 
     async def _keep_states(self) -> None:
-        """Record what the agents left of each universe, once: before the first verifier after the last prompt."""
+        """Record what the agents left of each universe, once: before whatever comes after the last prompt."""
         if self._has_kept_states or isinstance(self._core.sink, NullSink):
             return
         self._has_kept_states = True
