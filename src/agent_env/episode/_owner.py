@@ -58,6 +58,9 @@ _KINDS: dict[type[Step], str] = {
     Verify: "verify",
 }
 
+_KEEP_S = 60.0
+"""Seconds that it may take to tell what was left of one env; the run says where it took longer."""
+
 
 async def own(core: Core) -> None:
     """Play an episode's steps, and close whatever they opened. What the sink raises comes out of here."""
@@ -173,9 +176,9 @@ class _Steps:
         for name, session in self._core.envs.items():
             universe = self._bundle.envs[name].universe
             try:
-                changes = await session.changes()
+                changes = await within(session.changes(), _KEEP_S, f"telling what was left of env '{name}'")
                 version = None if universe is None else await fingerprint(universe)
-            except UniverseError as exc:
+            except (UniverseError, StepFailedError) as exc:
                 self._log.state(name, {"error": " ".join(str(exc).split())})
                 continue
             if changes is not None:
