@@ -48,7 +48,7 @@ def _move_all(source: Path, target: Path) -> None:
         for entry in sorted(source.iterdir()):
             moved.append(target / entry.name)
             entry.rename(moved[-1])
-    except BaseException:
+    except BaseException:  # also Ctrl-C: all of it, or nothing
         for path in moved:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         raise

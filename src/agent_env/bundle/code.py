@@ -47,7 +47,7 @@ class PythonRef:
             return import_module(".".join((_package(self.root), *self.path.with_suffix("").parts)))
         except KeyboardInterrupt:
             raise
-        except BaseException as exc:
+        except BaseException as exc:  # the bundle's own code: an import may raise anything, SystemExit too
             raise self._import_error(exc) from exc
 
     def load(self) -> object:
