@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
-from agent_env.runs.explorer.queries import StepPoint
+from agent_env.runs.explorer.points import StepPoint
 from agent_env.runs.visible import visible
 
 __all__ = ["heat", "number", "reward_chart", "sparkline", "splits_of"]

@@ -1,4 +1,4 @@
-"""The explorer's pages over a real index. `python tst/unit/test_explorer.py FOLDER` fills a folder to look at."""
+"""The explorer's pages over a real index. `python tst/unit/explorer/test_lists.py FOLDER` fills a folder to look at."""
 
 from __future__ import annotations
 
