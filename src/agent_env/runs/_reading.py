@@ -24,6 +24,7 @@ from agent_env.runs.record import (
     RunRecord,
     RunState,
     RunSummary,
+    ToolCount,
     place_of,
 )
 
@@ -37,8 +38,14 @@ SELECT r.key, r.run_id, g.name AS group_name, r.task_id, r.rollout, r.attempt, r
     CASE WHEN r.state = 'running' AND r.writer_key IN (SELECT value FROM json_each(:dead)) THEN 'interrupted'
         ELSE r.state END AS state,
     r.cut, r.failure_kind, r.failure_step, r.failure_message, r.scores, r.reward,
-    r.events, r.messages, r.calls, r.call_errors, r.turns, r.opened_at_s, r.ended_at_s, r.last_at_s
+    r.events, r.messages, r.calls, r.call_errors, r.turns, r.tools, r.times, r.prompt_tokens, r.sampled_tokens,
+    r.opened_at_s, r.ended_at_s, r.last_at_s
 FROM runs r JOIN groups g ON g.key = r.group_key
+"""
+
+_EXTREMES = """
+(SELECT min(reward) FROM runs WHERE group_key = groups.key AND state = 'completed' AND reward IS NOT NULL) AS reward_min,
+(SELECT max(reward) FROM runs WHERE group_key = groups.key AND state = 'completed' AND reward IS NOT NULL) AS reward_max
 """
 
 
@@ -113,7 +120,7 @@ def read_groups(
     bounds = {"prefix": prefix, "end": prefix + "\U0010ffff"}
     if names is not None:
         where, bounds = "name IN (SELECT value FROM json_each(:names))", {"names": json.dumps(names)}
-    rows = conn.execute(f"SELECT * FROM groups WHERE {where} ORDER BY name", bounds).fetchall()
+    rows = conn.execute(f"SELECT groups.*, {_EXTREMES} FROM groups WHERE {where} ORDER BY name", bounds).fetchall()
     tallies: dict[int, dict[str, dict[str, int]]] = {}
     for key, what, kind, n in conn.execute(
         f"SELECT group_key, what, kind, n FROM tallies WHERE n > 0 AND group_key IN (SELECT key FROM groups WHERE {where})",
@@ -250,6 +257,10 @@ def summary_of(row: sqlite3.Row) -> RunSummary:
         calls=row["calls"],
         call_errors=row["call_errors"],
         turns=row["turns"],
+        tools={tool: ToolCount(calls=calls, errors=errors) for tool, (calls, errors) in decode(row["tools"]).items()},
+        times=decode(row["times"]),
+        prompt_tokens=row["prompt_tokens"],
+        sampled_tokens=row["sampled_tokens"],
         opened_at_s=row["opened_at_s"],
         ended_at_s=row["last_at_s"] if row["state"] == "interrupted" else row["ended_at_s"],
         last_at_s=row["last_at_s"],
@@ -299,6 +310,16 @@ def _group(row: sqlite3.Row, tallies: Mapping[str, Mapping[str, int]], lost: int
         scored=row["scored"],
         reward_mean=mean,
         reward_se=se,
+        reward_min=row["reward_min"],
+        reward_max=row["reward_max"],
+        finished=row["finished"],
+        messages_mean=_mean(row["messages"], row["finished"]),
+        calls_mean=_mean(row["calls"], row["finished"]),
+        call_errors_mean=_mean(row["call_errors"], row["finished"]),
+        turns_mean=_mean(row["turns"], row["finished"]),
+        seconds_mean=_mean(row["seconds"], row["finished"]),
+        prompt_tokens_mean=_mean(row["prompt_tokens"], row["counted"]),
+        sampled_tokens_mean=_mean(row["sampled_tokens"], row["counted"]),
         failures=dict(tallies.get("failure", {})),
         cuts=dict(tallies.get("cut", {})),
         first_at_s=row["first_at_s"],
@@ -315,6 +336,10 @@ def moments(n: int, shift: float | None, total: float, squares: float) -> tuple[
         return mean, None
     variance = max(0.0, (squares - total * total / n) / (n - 1))
     return mean, math.sqrt(variance / n)
+
+
+def _mean(total: float, n: int) -> float | None:
+    return total / n if n else None
 
 
 def _rows_by_name(conn: sqlite3.Connection) -> sqlite3.Connection:

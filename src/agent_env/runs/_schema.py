@@ -1,7 +1,7 @@
-"""The run index's file: its tables, its versions, and how a connection to it is opened.
+"""The run index's file: how a connection to it is opened, checked and brought up to date.
 
-One SQLite file in WAL mode per runs folder. `migrations` says which versions were applied; a file of a newer version is
-refused, an older one is brought up to date by the first that opens it for writing.
+One SQLite file in WAL mode per runs folder. A file of a newer version is refused, an older one is brought up to date by the
+first that opens it for writing. The tables are in `_versions`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from agent_env._version import __version__
 from agent_env.errors import RunIndexError
+from agent_env.runs._versions import SCHEMA_VERSION, apply_versions
 
-__all__ = ["FILE_NAME", "SCHEMA_VERSION", "busy_retried", "connect_reader", "connect_writer", "immediate", "saying"]
+__all__ = ["FILE_NAME", "busy_retried", "connect_reader", "connect_writer", "immediate", "saying"]
 
 FILE_NAME = "index.sqlite3"
 """The index, in a runs folder."""
@@ -25,97 +25,6 @@ FILE_NAME = "index.sqlite3"
 _APPLICATION_ID = 0x41674576
 _BUSY_S = 5.0
 _PATIENCE_S = 60.0
-
-_COUNTERS = """
-    INSERT INTO tallies SELECT {row}.group_key, 'state', {row}.state, {one} WHERE true
-        ON CONFLICT DO UPDATE SET n = n + {one};
-    INSERT INTO tallies SELECT {row}.group_key, 'cut', {row}.cut, {one} WHERE {row}.cut IS NOT NULL
-        ON CONFLICT DO UPDATE SET n = n + {one};
-    INSERT INTO tallies SELECT {row}.group_key, 'failure', {row}.failure_kind, {one} WHERE {row}.failure_kind IS NOT NULL
-        ON CONFLICT DO UPDATE SET n = n + {one};
-    UPDATE groups SET
-        scored = scored + {one},
-        shift = coalesce(shift, {row}.reward),
-        total = total + {one} * ({row}.reward - coalesce(shift, {row}.reward)),
-        squares = squares + {one} * ({row}.reward - coalesce(shift, {row}.reward))
-            * ({row}.reward - coalesce(shift, {row}.reward))
-        WHERE key = {row}.group_key AND {row}.reward IS NOT NULL AND {row}.state = 'completed';
-"""
-_ADD = _COUNTERS.format(row="NEW", one="1")
-_TAKE = _COUNTERS.format(row="OLD", one="-1")
-
-_VERSION_1 = f"""
-CREATE TABLE writers (
-    key INTEGER PRIMARY KEY AUTOINCREMENT,
-    pid INTEGER NOT NULL, started TEXT NOT NULL, boot TEXT NOT NULL, pid_space TEXT NOT NULL,
-    opened_at_s REAL NOT NULL, last_write_at_s REAL NOT NULL, closed_at_s REAL
-) STRICT;
-CREATE INDEX writers_open ON writers (key) WHERE closed_at_s IS NULL;
-
--- Counts and moments are kept by triggers, so that a page over a million runs reads a row per group.
--- The moments are of reward - shift, where shift is the group's first reward: near it, squares do not cancel.
-CREATE TABLE groups (
-    key INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL UNIQUE,
-    training TEXT, split TEXT, step INTEGER,
-    first_at_s REAL NOT NULL, last_at_s REAL NOT NULL,
-    scored INTEGER NOT NULL DEFAULT 0, shift REAL,
-    total REAL NOT NULL DEFAULT 0, squares REAL NOT NULL DEFAULT 0
-) STRICT;
-CREATE INDEX groups_by_place ON groups (training, split, step);
-
-CREATE TABLE tallies (
-    group_key INTEGER NOT NULL, what TEXT NOT NULL, kind TEXT NOT NULL, n INTEGER NOT NULL,
-    PRIMARY KEY (group_key, what, kind)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE runs (
-    key INTEGER PRIMARY KEY AUTOINCREMENT,
-    run_id TEXT NOT NULL UNIQUE,
-    record_version INTEGER NOT NULL,
-    group_key INTEGER NOT NULL REFERENCES groups (key),
-    writer_key INTEGER NOT NULL REFERENCES writers (key),
-    task_id TEXT NOT NULL, attempt INTEGER NOT NULL, rollout INTEGER NOT NULL,
-    state TEXT NOT NULL, cut TEXT, reward REAL,
-    failure_kind TEXT, failure_step TEXT, failure_message TEXT,
-    scores TEXT NOT NULL, labels TEXT NOT NULL,
-    bundle_name TEXT NOT NULL, bundle_version TEXT NOT NULL,
-    events INTEGER NOT NULL, messages INTEGER NOT NULL, calls INTEGER NOT NULL, call_errors INTEGER NOT NULL,
-    turns INTEGER NOT NULL,
-    opened_at_s REAL NOT NULL, ended_at_s REAL, last_at_s REAL NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX runs_by_task ON runs (group_key, task_id, attempt, rollout);
-CREATE INDEX runs_by_state ON runs (group_key, state, task_id, attempt, rollout);
-CREATE INDEX runs_running ON runs (writer_key, group_key) WHERE state = 'running';
-
--- What a list does not show: params and tags, as compressed JSON.
-CREATE TABLE heads (run_key INTEGER PRIMARY KEY, codec INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
-
--- A run's events in order: some lines of JSON, compressed. codec 1 is zstd.
-CREATE TABLE chunks (
-    key INTEGER PRIMARY KEY,
-    run_key INTEGER NOT NULL, first_seq INTEGER NOT NULL, count INTEGER NOT NULL,
-    raw_bytes INTEGER NOT NULL, codec INTEGER NOT NULL, body BLOB NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX chunks_by_run ON chunks (run_key, first_seq);
-
-CREATE TRIGGER runs_inserted AFTER INSERT ON runs BEGIN {_ADD} END;
-CREATE TRIGGER runs_deleted AFTER DELETE ON runs BEGIN
-    {_TAKE}
-    DELETE FROM heads WHERE run_key = OLD.key;
-    DELETE FROM chunks WHERE run_key = OLD.key;
-END;
-CREATE TRIGGER runs_updated AFTER UPDATE OF state, cut, reward, failure_kind ON runs
-WHEN OLD.state IS NOT NEW.state OR OLD.cut IS NOT NEW.cut OR OLD.reward IS NOT NEW.reward
-    OR OLD.failure_kind IS NOT NEW.failure_kind
-BEGIN {_TAKE} {_ADD} END;
-"""
-
-_MIGRATIONS = {1: _VERSION_1}
-"""By the version that each leads to. Once released, an entry never changes."""
-
-SCHEMA_VERSION = max(_MIGRATIONS)
-"""The version that this AgentEnv writes."""
 
 T = TypeVar("T")
 
@@ -246,26 +155,9 @@ def _migrate(conn: sqlite3.Connection, file: Path) -> None:
     with immediate(conn):
         _check(conn, file, may_be_empty=True)
         version = int(conn.execute("PRAGMA user_version").fetchone()[0])
-        conn.execute(
-            "CREATE TABLE IF NOT EXISTS migrations"
-            " (version INTEGER PRIMARY KEY, applied_at_s REAL NOT NULL, agent_env TEXT NOT NULL) STRICT"
-        )
-        for target in range(version + 1, SCHEMA_VERSION + 1):
-            for statement in _statements(_MIGRATIONS[target]):
-                conn.execute(statement)
-            conn.execute("INSERT INTO migrations VALUES (?, ?, ?)", (target, time.time(), __version__))
+        apply_versions(conn, after=version)
         conn.execute(f"PRAGMA application_id={_APPLICATION_ID}")
         conn.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-
-
-def _statements(script: str) -> Generator[str]:
-    # `executescript` would commit the transaction that makes a migration all or nothing.
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def _explained(exc: sqlite3.Error) -> str:

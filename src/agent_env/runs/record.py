@@ -1,6 +1,6 @@
 """What the run index keeps of an episode, as frozen values, and what it accepts from one.
 
-Covers reading (`RunSummary`, `RunRecord`, `GroupSummary`) and the shapes that a sink is handed (`HeaderLike`, `EventLike`).
+Covers reading (`RunSummary`, `RunRecord`, `GroupSummary`, `SearchHit`) and the shapes that a sink is handed (`HeaderLike`, `EventLike`).
 Not how any of it lies on disk. A record may come from another version of AgentEnv: outcomes, cut reasons and failure
 kinds are plain text here, equal to the members of `agent_env.outcome`, and an unknown one is no error.
 """
@@ -21,10 +21,14 @@ __all__ = [
     "HeaderLike",
     "RunEvent",
     "RunFailure",
+    "RunOrder",
     "RunPage",
     "RunRecord",
     "RunState",
     "RunSummary",
+    "SampledTokens",
+    "SearchHit",
+    "ToolCount",
     "place_of",
 ]
 
@@ -109,6 +113,15 @@ class RunState(StrEnum):
     """It was under way when its process died or closed the index."""
 
 
+class RunOrder(StrEnum):
+    """Which runs come first."""
+
+    NEWEST = "newest"
+    """Those that were opened last."""
+    OLDEST = "oldest"
+    """Those that were opened first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
     """One thing that happened in a run."""
@@ -130,6 +143,27 @@ class RunFailure:
     kind: str
     step: str
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCount:
+    """How often a run's agent called one tool."""
+
+    calls: int
+    errors: int
+    """Calls that came to an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens:
+    """The tokens that one message was sampled as."""
+
+    ids: tuple[int, ...]
+    """By the vocabulary of the model that the run's labels name; -1 where the token is part of a secret."""
+    logprobs: tuple[float, ...] | None
+    """The natural logarithm of each token's probability when it was sampled; None where the trainer gave none."""
+    pieces: tuple[str, ...]
+    """The text of each; bytes that are no whole character as `⟨0xE2⟩`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +193,15 @@ class RunSummary:
     calls: int
     call_errors: int
     turns: int
+    tools: Mapping[str, ToolCount] = field(default_factory=dict[str, ToolCount])
+    """The played agent's calls by tool, in the order of the first. Of more than 100 names the rest is under `…`."""
+    times: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Where its seconds went: `model` (waiting for the played agent's messages), `tools` (its calls), `env` (set-up and `run`
+    steps), `verify`, `other` (other agents, prompts, what is between). What did not happen is left out."""
+    prompt_tokens: int | None = None
+    """What its messages were sampled from, summed over the messages; None where nobody counted."""
+    sampled_tokens: int | None = None
+    """What its messages are, in tokens; None where nobody counted."""
     opened_at_s: float
     """Unix seconds."""
     ended_at_s: float | None
@@ -170,6 +213,37 @@ class RunSummary:
     def duration_s(self) -> float:
         """From open to end, or to the last word of it."""
         return max(0.0, (self.ended_at_s or self.last_at_s) - self.opened_at_s)
+
+    @property
+    def policy_step(self) -> int | None:
+        """The trainer's step whose weights played, by the label `policy_step`; None where it does not say."""
+        step = self.labels.get("policy_step")
+        return step if isinstance(step, int) else None
+
+    @property
+    def model(self) -> str:
+        """The model that played, by the label `model`; empty where it does not say."""
+        return self._label("model")
+
+    @property
+    def renderer(self) -> str:
+        """What wrote its conversation as tokens, by the label `renderer`; empty where it does not say."""
+        return self._label("renderer")
+
+    def _label(self, name: str) -> str:
+        value = self.labels.get(name)
+        return value if isinstance(value, str) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """A place where a text was found."""
+
+    run: RunSummary
+    seq: int
+    """The event it is in."""
+    excerpt: str
+    """Some words around it, on one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +294,20 @@ class GroupSummary:
     reward_mean: float | None
     reward_se: float | None
     """The standard error of that mean; None under two scored runs."""
+    reward_min: float | None = None
+    reward_max: float | None = None
+    """The least and the greatest of those rewards."""
+    finished: int = 0
+    """Completed runs, scored or not: what the means below are of."""
+    messages_mean: float | None = None
+    calls_mean: float | None = None
+    call_errors_mean: float | None = None
+    turns_mean: float | None = None
+    seconds_mean: float | None = None
+    """From open to end."""
+    prompt_tokens_mean: float | None = None
+    """Over the completed runs whose tokens were counted, as is the next."""
+    sampled_tokens_mean: float | None = None
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     """Failed runs by kind of failure."""
     cuts: Mapping[str, int] = field(default_factory=dict[str, int])
