@@ -86,10 +86,13 @@ class _Elements(HTMLParser):
         super().__init__()
         self.tags: set[str] = set()
         self.attributes: list[tuple[str, str]] = []
+        self.scripts: list[dict[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
+        if tag == "script":
+            self.scripts.append({name: value or "" for name, value in attrs})
 
 
 def _paths(run_id: str) -> list[str]:
@@ -104,9 +107,10 @@ async def test_nothing_a_model_wrote_becomes_an_element(client: httpx.AsyncClien
         assert answer.status_code == 200
         page = _Elements()
         page.feed(answer.text)
-        assert page.tags.isdisjoint({"script", "style", "iframe", "form", "base", "object"}), path
+        assert page.tags.isdisjoint({"style", "iframe", "base", "object"}), path
+        assert page.scripts == [{"src": "/static/keys.js", "defer": ""}], path
         assert [name for name, _ in page.attributes if name.startswith("on") or name == "style"] == []
-        targets = [value for name, value in page.attributes if name in {"href", "src"}]
+        targets = [value for name, value in page.attributes if name in {"href", "src", "action"}]
         assert all(target.startswith(("/", "#")) and not target.startswith("//") for target in targets)
         assert ("src", "x") not in page.attributes
 

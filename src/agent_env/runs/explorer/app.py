@@ -43,6 +43,7 @@ _PARTS: Mapping[str, Page] = {
 """Answers of another kind."""
 _STATIC = {
     "explorer.css": "text/css",
+    "keys.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 

@@ -14,7 +14,7 @@ __all__ = ["Guard"]
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:;"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    " base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
