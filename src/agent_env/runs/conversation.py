@@ -11,22 +11,62 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from agent_env._wording import counted
+from agent_env.runs.json_text import Retyped, brief, pretty, retyped
 from agent_env.runs.record import RunEvent
+from agent_env.runs.visible import one_line
 
-__all__ = ["Item", "Section", "conversation", "pretty"]
+__all__ = ["Item", "Section", "StateChange", "conversation", "pretty"]
 
-
-_LINE_CHARS = 100
+_SAID_CHARS = 200
+"""Of an answer, this much of its first line is beside its call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """A titled text inside an item, folded at first where it is not what a reader came for."""
 
+    name: str
+    """What it is among the texts of its event, in letters, digits and dashes."""
+    seq: int
+    """The place of its event in the run."""
     title: str
     text: str
     is_folded: bool = True
     is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChange:
+    """One difference that an episode made in a universe."""
+
+    kept: Mapping[str, Any]
+    """`path`, `before` and `after`, as the record has them."""
+
+    @property
+    def path(self) -> str:
+        """A JSON Pointer; empty for the whole state."""
+        return _text(self.kept.get("path"))
+
+    @property
+    def kind(self) -> str:
+        """`added`, `removed` or `changed`."""
+        return "added" if "before" not in self.kept else "removed" if "after" not in self.kept else "changed"
+
+    @property
+    def before(self) -> str:
+        """What was there, as JSON; empty where nothing was."""
+        return pretty(self.kept["before"]) if "before" in self.kept else ""
+
+    @property
+    def after(self) -> str:
+        """What is there now, as JSON; empty where nothing is."""
+        return pretty(self.kept["after"]) if "after" in self.kept else ""
+
+    def __str__(self) -> str:
+        path = self.path or "/"
+        if self.kind == "added":
+            return f"+ {path}: {self.after}"
+        return f"- {path}: {self.before}" if self.kind == "removed" else f"{path}: {self.before} → {self.after}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +80,32 @@ class Item:
     title: str
     text: str = ""
     note: str = ""
-    """Beside the title: a duration, a reason."""
+    """Beside the title: a reason, a model, a step's duration."""
+    brief: str = ""
+    """Of a call: its arguments in one line."""
+    said: str = ""
+    """Of a call: the first line of its answer."""
+    error_kind: str = ""
+    """Why a call's answer is an error, where the record says so."""
+    retyped: tuple[Retyped, ...] = ()
+    """Of a call: where its arguments differ from what the model wrote."""
     sections: tuple[Section, ...] = ()
+    changes: tuple[StateChange, ...] = ()
+    """Of a state: what the episode changed."""
+    left_out: int = 0
+    """Changes that the record did not keep."""
+    duration_s: float | None = None
+    """What a call, or a step, took."""
+    message: int | None = None
+    """The how-manieth message of the played agent it is, from 0."""
+    prompt_tokens: int | None = None
+    sampled_tokens: int | None = None
     at_s: float
     """Unix seconds."""
     turn: int | None
     is_error: bool = False
+    is_answered: bool = True
+    """False for a call whose answer is not among the events."""
 
 
 @dataclass(slots=True)
@@ -79,24 +139,12 @@ def conversation(events: Sequence[RunEvent], *, is_whole: bool) -> list[Item]:
     return reading.items
 
 
-def pretty(value: object, indent: int = 0) -> str:
-    """Write JSON for people: what fits in a line is in one."""
-    line = json.dumps(value, ensure_ascii=False)
-    if len(line) + indent <= _LINE_CHARS or not value or not isinstance(value, Mapping | list):
-        return line
-    inner = " " * (indent + 2)
-    if isinstance(value, Mapping):
-        items = cast("Mapping[str, object]", value).items()
-        parts = [f"{inner}{json.dumps(key, ensure_ascii=False)}: {pretty(item, indent + 2)}" for key, item in items]
-        opening, closing = "{", "}"
-    else:
-        parts = [inner + pretty(item, indent + 2) for item in cast("Sequence[object]", value)]
-        opening, closing = "[", "]"
-    return "\n".join([opening, ",\n".join(parts), " " * indent + closing])
-
-
 def _item(event: RunEvent, look: str, title: str, **more: Any) -> Item:
     return Item(seq=event.seq, look=look, title=title, at_s=event.at_s, turn=event.turn, **more)
+
+
+def _section(event: RunEvent, name: str, title: str, text: str, **more: bool) -> Section:
+    return Section(name=name, seq=event.seq, title=title, text=text, **more)
 
 
 def _other(event: RunEvent) -> Item:
@@ -113,10 +161,9 @@ def _cut(event: RunEvent) -> Item:
 
 
 def _end_step(reading: _Reading, event: RunEvent) -> None:
-    duration = _duration(event.data.get("duration_s"))
     for index, item in enumerate(reading.items):
         if item.look == "step" and item.title == event.step:
-            reading.items[index] = replace(item, note=" · ".join(filter(None, (item.note, duration))))
+            reading.items[index] = replace(item, duration_s=_duration_s(event))
             return
 
 
@@ -124,12 +171,15 @@ def _start_turn(reading: _Reading, event: RunEvent) -> None:
     data = event.data
     agent, prompt = _text(data.get("agent")), _text(data.get("prompt"))
     tools = _list(data.get("tools"))
-    shown = {"system prompt": _text(data.get("system_prompt")), counted(len(tools), "tool"): _tools(tools)}
+    shown = {
+        "system-prompt": ("system prompt", _text(data.get("system_prompt"))),
+        "tools": (counted(len(tools), "tool"), _tools(tools)),
+    }
     sections: list[Section] = []
-    for title, text in shown.items():
-        key = f"{agent} {title}"
+    for name, (title, text) in shown.items():
+        key = f"{agent} {name}"
         if text and reading.shown.get(key) != text:
-            sections.append(Section(title=title, text=text))
+            sections.append(_section(event, name, title, text))
         reading.shown[key] = text
     note = f"to {agent}" if agent else ""
     last = reading.items[-1] if reading.items else None
@@ -142,18 +192,23 @@ def _start_turn(reading: _Reading, event: RunEvent) -> None:
 
 
 def _message(event: RunEvent, not_made: Sequence[Mapping[str, Any]], unreadable: Sequence[Mapping[str, Any]]) -> Item:
-    message = _mapping(event.data.get("message"))
-    text, sections = _content(message.get("content"))
-    for call in not_made:
+    data = event.data
+    message = _mapping(data.get("message"))
+    text, sections = _content(event, message.get("content"))
+    for number, call in enumerate(not_made):
         title = f"call not made: {_text(call.get('name'))}"
-        sections.append(Section(title=title, text=_text(call.get("arguments")), is_folded=False))
-    for call in unreadable:
+        text_of_call = _text(call.get("arguments"))
+        sections.append(_section(event, f"not-made-{number}", title, text_of_call, is_folded=False))
+    for number, call in enumerate(unreadable):
         title = f"call that could not be read: {_text(call.get('error'))}"
-        sections.append(Section(title=title, text=_text(call.get("raw")), is_folded=False))
+        sections.append(_section(event, f"unreadable-{number}", title, _text(call.get("raw")), is_folded=False))
     role = _text(message.get("role")) or "message"
     names = [_text(_mapping(call).get("name")) for call in _list(message.get("tool_calls"))]
     note = f"calls {', '.join(names)}" if names else _text(message.get("name"))
-    return _item(event, role, role, text=text, sections=tuple(sections), note=note)
+    counts = {name: _count(data.get(name)) for name in ("prompt_tokens", "sampled_tokens")}
+    return _item(
+        event, role, role, text=text, sections=tuple(sections), note=note, message=_count(data.get("index")), **counts
+    )
 
 
 def _calls_not_made(events: Sequence[RunEvent], index: int, *, is_whole: bool) -> list[Mapping[str, Any]]:
@@ -179,33 +234,62 @@ def _unreadable_calls(events: Sequence[RunEvent], index: int) -> list[Mapping[st
 def _call(reading: _Reading, event: RunEvent) -> None:
     data = event.data
     arguments = data.get("arguments")
-    sections = [Section(title="arguments", text=pretty(arguments), is_folded=False)]
     raw = data.get("raw")
-    if isinstance(raw, str) and raw and not _says(raw, arguments):
-        sections.append(Section(title="as the model wrote them", text=raw, is_folded=False))
+    sections: list[Section] = []
+    is_other = isinstance(raw, str) and raw and not _says(raw, arguments)
+    if arguments is not None or not is_other:
+        sections.append(_section(event, "arguments", "arguments", pretty(arguments), is_folded=False))
+    if is_other:
+        sections.append(_section(event, "raw", "as the model wrote them", _text(raw), is_folded=False))
     reading.open_calls[_call_id(event)] = len(reading.items)
-    reading.items.append(_item(event, "call", _text(data.get("tool")) or "call", sections=tuple(sections)))
+    item = _item(
+        event,
+        "call",
+        _text(data.get("tool")) or "call",
+        brief=brief(arguments) if arguments is not None else one_line(_text(raw)),
+        retyped=retyped(_text(raw), arguments) if is_other else (),
+        sections=tuple(sections),
+        is_answered=False,
+    )
+    reading.items.append(item)
 
 
 def _answer(reading: _Reading, event: RunEvent) -> None:
     data = event.data
-    is_error = bool(data.get("is_error"))
-    answer = Section(
-        title="error" if is_error else "answer", text=_text(data.get("text")), is_folded=False, is_error=is_error
-    )
+    answer = _answered(event)
     sections = [answer]
     if data.get("content"):
-        sections.append(Section(title="content", text=pretty(data["content"])))
+        sections.append(_section(event, "content", "content", pretty(data["content"])))
     if data.get("traceback"):
-        sections.append(Section(title="traceback", text=_text(data["traceback"])))
-    note = _duration(data.get("duration_s"))
+        sections.append(_section(event, "traceback", "traceback", _text(data["traceback"])))
     at = reading.open_calls.pop(_call_id(event), None)
     if at is None:
         tool = _text(data.get("tool")) or "answer"
-        reading.items.append(_item(event, "call", tool, sections=tuple(sections), note=note, is_error=is_error))
+        reading.items.append(_item(event, "call", tool, sections=tuple(sections), **_outcome(event)))
         return
     call = reading.items[at]
-    reading.items[at] = replace(call, sections=(*call.sections, *sections), note=note, is_error=is_error)
+    sections = [*call.sections, *sections]
+    reading.items[at] = replace(call, sections=tuple(sections), is_answered=True, **_outcome(event))
+
+
+def _answered(event: RunEvent) -> Section:
+    is_error = bool(event.data.get("is_error"))
+    title = "error" if is_error else "answer"
+    return _section(event, "answer", title, _text(event.data.get("text")), is_folded=False, is_error=is_error)
+
+
+def _outcome(event: RunEvent) -> dict[str, Any]:
+    """What a call's answer says of the call."""
+    data = event.data
+    kind = data.get("error_kind") or data.get("refusal")
+    return {
+        "said": one_line(
+            next((line for line in _text(data.get("text"))[:2000].splitlines() if line.strip()), ""), _SAID_CHARS
+        ),
+        "error_kind": _text(kind).replace("_", " "),
+        "is_error": bool(data.get("is_error")),
+        "duration_s": _duration_s(event),
+    }
 
 
 def _end_turn(reading: _Reading, event: RunEvent) -> None:
@@ -219,14 +303,13 @@ def _end_turn(reading: _Reading, event: RunEvent) -> None:
 def _score(event: RunEvent) -> Item:
     data = event.data
     metrics = _mapping(data.get("metrics"))
-    sections = [Section(title="metrics", text=pretty(metrics), is_folded=False)] if metrics else []
+    sections = [_section(event, "metrics", "metrics", pretty(metrics), is_folded=False)] if metrics else []
     judge = _mapping(data.get("judge"))
     if judge:
         answers = "\n\n".join(_text(answer) for answer in _list(judge.get("answers")))
-        sections.append(
-            Section(title=f"what the judge {_text(judge.get('model'))} was asked", text=_text(judge.get("prompt")))
-        )
-        sections.append(Section(title="what it answered", text=answers, is_folded=False))
+        asked = f"what the judge {_text(judge.get('model'))} was asked"
+        sections.append(_section(event, "judge-prompt", asked, _text(judge.get("prompt"))))
+        sections.append(_section(event, "judge-answers", "what it answered", answers, is_folded=False))
     value = data.get("value")
     note = f"{value:.6g}" if isinstance(value, int | float) else _text(value)
     return _item(event, "score", event.step, text=_text(data.get("explanation")), note=note, sections=tuple(sections))
@@ -235,44 +318,39 @@ def _score(event: RunEvent) -> Item:
 def _agent_said(event: RunEvent) -> Item:
     data = event.data
     message = _mapping(data.get("message"))
-    text, sections = _content(message.get("content"))
+    text, sections = _content(event, message.get("content"))
+    if data.get("system_prompt"):
+        sections.append(_section(event, "system-prompt", "its system prompt", _text(data["system_prompt"])))
     names = [_text(_mapping(call).get("name")) for call in _list(message.get("tool_calls"))]
-    notes = (_text(data.get("model")), f"calls {', '.join(names)}" if names else "", _duration(data.get("duration_s")))
+    note = " · ".join(filter(None, (_text(data.get("model")), f"calls {', '.join(names)}" if names else "")))
     title = _text(data.get("agent")) or "another agent"
-    return _item(event, "agent", title, text=text, sections=tuple(sections), note=" · ".join(filter(None, notes)))
+    duration_s = _duration_s(event)
+    return _item(event, "agent", title, text=text, sections=tuple(sections), note=note, duration_s=duration_s)
 
 
 def _agent_called(event: RunEvent) -> Item:
     data = event.data
-    is_error = bool(data.get("is_error"))
-    answer = Section(
-        title="error" if is_error else "answer", text=_text(data.get("text")), is_folded=False, is_error=is_error
+    arguments = data.get("arguments")
+    sections = (
+        _section(event, "arguments", "arguments", pretty(arguments), is_folded=False),
+        _answered(event),
     )
-    sections = (Section(title="arguments", text=pretty(data.get("arguments")), is_folded=False), answer)
     title = f"{_text(data.get('agent'))}: {_text(data.get('tool'))}"
-    return _item(event, "call", title, sections=sections, note=_duration(data.get("duration_s")), is_error=is_error)
+    return _item(event, "call", title, brief=brief(arguments), sections=sections, **_outcome(event))
 
 
 def _state(event: RunEvent) -> Item:
     data = event.data
-    changes = _list(data.get("changes"))
-    left_out = data.get("left_out")
-    more = left_out if isinstance(left_out, int) else 0
-    count = len(changes) + more
-    lines = [_change(_mapping(change)) for change in changes]
-    if more:
-        lines.append(f"and {more} more")
+    title = f"state of {_text(data.get('env'))}"
+    if "error" in data:
+        return _item(
+            event, "state", title, text=_text(data["error"]), note="what changed cannot be told", is_error=True
+        )
+    changes = tuple(StateChange(kept=_mapping(change)) for change in _list(data.get("changes")))
+    left_out = _count(data.get("left_out")) or 0
+    count = len(changes) + left_out
     note = counted(count, "change") if count else "unchanged"
-    return _item(event, "state", f"state of {_text(data.get('env'))}", text="\n".join(lines), note=note)
-
-
-def _change(change: Mapping[str, Any]) -> str:
-    path = _text(change.get("path")) or "/"
-    if "before" not in change:
-        return f"+ {path}: {pretty(change.get('after'))}"
-    if "after" not in change:
-        return f"- {path}: {pretty(change.get('before'))}"
-    return f"{path}: {pretty(change.get('before'))} → {pretty(change.get('after'))}"
+    return _item(event, "state", title, note=note, changes=changes, left_out=left_out)
 
 
 def _skipped(event: RunEvent) -> Item:
@@ -282,13 +360,15 @@ def _skipped(event: RunEvent) -> Item:
 def _failure(event: RunEvent) -> Item:
     data = event.data
     trace = _text(data.get("traceback"))
+    place = _mapping(data.get("place"))
+    where = f"{_text(place.get('path'))}:{_text(place.get('line'))}" if place else ""
     return _item(
         event,
         "failure",
         f"failed in {event.step}" if event.step else "failed",
         text=_text(data.get("message")),
-        note=_text(data.get("kind")),
-        sections=(Section(title="traceback", text=trace),) if trace else (),
+        note=" · ".join(filter(None, (_text(data.get("kind")).replace("_", " "), where))),
+        sections=(_section(event, "traceback", "traceback", trace),) if trace else (),
         is_error=True,
     )
 
@@ -312,19 +392,20 @@ _ITEMS: Mapping[str, Callable[[RunEvent], Item]] = {
 }
 
 
-def _content(content: object) -> tuple[str, list[Section]]:
+def _content(event: RunEvent, content: object) -> tuple[str, list[Section]]:
     if content is None or isinstance(content, str):
         return content or "", []
     texts: list[str] = []
     sections: list[Section] = []
-    for part in map(_mapping, _list(content)):
+    for number, part in enumerate(map(_mapping, _list(content))):
         kind = _text(part.get("type"))
         if kind == "text":
             texts.append(_text(part.get("text")))
         elif kind in {"thinking", "reasoning"}:
-            sections.append(Section(title="thinking", text=_text(part.get(kind) or part.get("text"))))
+            said = _text(part.get(kind) or part.get("text"))
+            sections.append(_section(event, f"part-{number}", "thinking", said))
         else:
-            sections.append(Section(title=kind or "part", text=pretty(part)))
+            sections.append(_section(event, f"part-{number}", kind or "part", pretty(part)))
     return "\n".join(texts), sections
 
 
@@ -349,10 +430,13 @@ def _says(raw: str, arguments: object) -> bool:
         return False
 
 
-def _duration(seconds: object) -> str:
-    if not isinstance(seconds, int | float):
-        return ""
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.1f} s"
+def _duration_s(event: RunEvent) -> float | None:
+    seconds = event.data.get("duration_s")
+    return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _text(value: object) -> str:
