@@ -21,6 +21,7 @@ __all__ = [
     "MARKUP_TOKENS",
     "QWEN_PATTERN",
     "SPECIAL_TOKENS",
+    "byte_of_character",
     "learn_tokenizer",
     "token_bytes",
 ]
@@ -162,7 +163,7 @@ def token_bytes(model_dir: Path) -> list[bytes] | None:
     vocabulary: dict[str, int] = document["model"]["vocab"]
     added: list[dict[str, Any]] = document["added_tokens"]
     table = [b""] * (1 + max([*vocabulary.values(), *(int(token["id"]) for token in added)]))
-    byte_of = _byte_of_character()
+    byte_of = byte_of_character()
     for text, number in vocabulary.items():
         table[number] = bytes(byte_of[character] for character in text if character in byte_of)
     for token in added:
@@ -170,7 +171,7 @@ def token_bytes(model_dir: Path) -> list[bytes] | None:
     return table
 
 
-def _byte_of_character() -> dict[str, int]:
+def byte_of_character() -> dict[str, int]:
     """The byte that each printable stand-in character means, as GPT-2's encoder defines it.
 
     Printable Latin-1 characters mean themselves; the other bytes are numbered from U+0100 on.
