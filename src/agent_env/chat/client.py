@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 
 from agent_env._optional import require
+from agent_env._secrets import note_secret_name
 from agent_env.bundle import ModelSpec
 from agent_env.chat.faults import ChatFaultError
 from agent_env.chat.reply import ChatReply, read_reply
@@ -238,6 +239,7 @@ def _url(text: str) -> SplitResult | None:
 def _key(spec: ModelSpec) -> str | None:
     if spec.api_key_env is None:
         return None
+    note_secret_name(spec.api_key_env)
     key = os.environ.get(spec.api_key_env, "").strip()
     if not key:
         raise ModelServerError(
