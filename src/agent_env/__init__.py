@@ -38,6 +38,7 @@ from agent_env.outcome import (
     Failure,
     FailureKind,
     Outcome,
+    Place,
     Score,
     Skipped,
 )
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     )
     from agent_env.envs import (
         Env,
+        Refusal,
         ToolAnswer,
         ToolSpec,
         tool,
@@ -114,8 +116,10 @@ __all__ = [
     "ModelServerError",
     "ModelSpec",
     "Outcome",
+    "Place",
     "PlayerTurn",
     "Problem",
+    "Refusal",
     "RewardError",
     "RewardRule",
     "RunHeader",
@@ -161,6 +165,7 @@ _HOMES = {
     "Message": "agent_env.episode",
     "ModelSpec": "agent_env.bundle",
     "PlayerTurn": "agent_env.episode",
+    "Refusal": "agent_env.envs",
     "RewardRule": "agent_env.verify",
     "RunHeader": "agent_env.episode",
     "RunIndex": "agent_env.runs",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 __all__ = [
     "CutReason",
@@ -15,6 +16,7 @@ __all__ = [
     "FailureRule",
     "Outcome",
     "Party",
+    "Place",
     "Score",
     "Skipped",
 ]
@@ -121,6 +123,28 @@ _RULES: Mapping[FailureKind, FailureRule] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of a bundle's file."""
+
+    path: Path
+    """The file, relative to the bundle's folder."""
+    line: int
+    """From 1."""
+
+    def __str__(self) -> str:
+        return f"{self.path.as_posix()}:{self.line}"
+
+    def as_json(self) -> dict[str, str | int]:
+        """Return it for a run: `path` and `line`."""
+        return {"path": self.path.as_posix(), "line": self.line}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> Place:
+        """Read what `as_json` wrote."""
+        return cls(path=Path(written["path"]), line=written["line"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """What broke an episode, and where."""
 
@@ -131,6 +155,8 @@ class Failure:
     """One line for a person."""
     traceback: str = ""
     """The Python traceback, where there is one."""
+    place: Place | None = None
+    """Where in the bundle it came from: the innermost line of its code or templates; None where none had a part in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

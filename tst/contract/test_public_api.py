@@ -15,8 +15,8 @@ import agent_env
 LISTED = """
 AgentEnvError Bundle BundleError CallRecord ContextOverflowError CutReason EngineError Env EnvBrokenError Episode
 EpisodeError EpisodeFailedError EpisodeResult EpisodeSink EpisodeState EpisodeStateError EpisodeView Event EventKind
-Failure FailureKind Limits McpServerError Message MissingExtraError ModelServerError ModelSpec Outcome PlayerTurn
-Problem RewardError RewardRule RunHeader RunIndex RunIndexError SandboxLostError SandboxUnavailableError Score Skipped
+Failure FailureKind Limits McpServerError Message MissingExtraError ModelServerError ModelSpec Outcome Place PlayerTurn
+Problem Refusal RewardError RewardRule RunHeader RunIndex RunIndexError SandboxLostError SandboxUnavailableError Score Skipped
 Task ToolAnswer ToolCall ToolError ToolSpec TrainingError Turn UniverseError UsageError __version__ drive gold_player
 load_bundle model_player open_episode play resolve_reward reward_of tool validate_bundle
 """
@@ -38,7 +38,8 @@ SIGNATURES = {
     "judges: 'bool | None' = None, close_s: 'float' = 30.0) -> None",
     "RewardRule": "(*, weights: 'Mapping[str, float] | None', gated: 'bool' = True) -> None",
     "ToolAnswer": "(text: 'str', is_error: 'bool' = False, ends_turn: 'bool' = False, "
-    "content: 'Sequence[Mapping[str, Any]]' = (), traceback: 'str' = '') -> None",
+    "content: 'Sequence[Mapping[str, Any]]' = (), traceback: 'str' = '', refusal: 'Refusal | None' = None, "
+    "raised_at: 'Place | None' = None) -> None",
     "EpisodeResult": "(*, outcome: 'Outcome', run_id: 'str', scores: 'Mapping[str, Score]', "
     "failure: 'Failure | None' = None, cut: 'CutReason | None' = None, "
     "metrics: 'Mapping[str, float]' = <factory>, skipped: 'Mapping[str, Skipped]' = <factory>) -> None",
@@ -63,6 +64,7 @@ MEMBERS = {
     "CutReason": "token_limit context_overflow parse_failure prompt_over_budget message_limit runner_limit timeout",
     "FailureKind": "env_start env_broken mcp_died sandbox_lost universe prompt run_step step_timeout verifier_raised "
     "verifier_timeout score_invalid agent model_server",
+    "Refusal": "no_such_tool misfit refused raised timed_out cancelled turn_over broken",
     "EventKind": "step_started step_ended turn_started message call answer agent_said agent_called turn_ended cut state "
     "score skipped failure",
 }
@@ -73,7 +75,8 @@ FIELDS = {
     "PlayerTurn": "prompt system_prompt tools messages params task_id turn",
     "EpisodeView": "task_id params tags messages replies calls conversations scores cut states",
     "CallRecord": "tool arguments text is_error turn",
-    "Failure": "kind step message traceback",
+    "Failure": "kind step message traceback place",
+    "Place": "path line",
 }
 
 HEAVY = ("tinker", "tinker_cookbook", "torch", "transformers", "chz", "starlette", "uvicorn", "mcp", "openenv", "rich")

@@ -12,8 +12,9 @@ import anyio
 import pytest
 
 from agent_env.bundle import load_bundle
-from agent_env.envs import EnvSession, ToolAnswer, open_env
+from agent_env.envs import EnvSession, Refusal, ToolAnswer, open_env
 from agent_env.errors import BundleError, EnvBrokenError
+from agent_env.outcome import Place
 
 WriteBundle = Callable[[Mapping[str, str | bytes | None]], Path]
 OpenStore = Callable[..., AbstractAsyncContextManager[EnvSession]]
@@ -230,8 +231,9 @@ async def test_an_unknown_tool_gets_the_closest(open_store: OpenStore) -> None:
     async with open_store("@tool\ndef sell(self):\n    '''Sell.'''") as session:
         near = await session.call("sel", {})
         far = await session.call("\ud800", {})
-    assert near == ToolAnswer("there is no tool 'sel', did you mean 'sell'?", is_error=True)
-    assert far == ToolAnswer("there is no tool '\ufffd', write one of sell", is_error=True)
+    missing = Refusal.NO_SUCH_TOOL
+    assert near == ToolAnswer("there is no tool 'sel', did you mean 'sell'?", is_error=True, refusal=missing)
+    assert far == ToolAnswer("there is no tool '\ufffd', write one of sell", is_error=True, refusal=missing)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,7 @@ async def test_a_huge_result_loses_its_middle(open_store: OpenStore) -> None:
 
 
 async def test_what_a_tool_raises_is_an_answer(open_store: OpenStore) -> None:
-    """A refusal is its message, any other exception its type and message with the traceback aside."""
+    """A refusal is its message, any other exception its type and message with traceback and place aside."""
     body = """
 @tool
 def refuse(self):
@@ -294,11 +296,85 @@ def leave(self):
     raise SystemExit(3)
 """
     async with open_store(body) as session:
-        assert await session.call("refuse", {}) == ToolAnswer("not today", is_error=True)
+        assert await session.call("refuse", {}) == ToolAnswer("not today", is_error=True, refusal=Refusal.REFUSED)
         stumbled = await session.call("stumble", {})
-        assert stumbled == ToolAnswer("KeyError: 'x'", is_error=True)
+        assert stumbled == ToolAnswer("KeyError: 'x'", is_error=True, refusal=Refusal.RAISED)
         assert 'return {}["x"]' in stumbled.traceback
-        assert (await session.call("leave", {})).text == "RuntimeError: SystemExit: 3"
+        assert stumbled.raised_at == Place(path=Path("envs/store.py"), line=14)
+        left = await session.call("leave", {})
+        assert (left.text, left.raised_at) == ("SystemExit: 3", Place(path=Path("envs/store.py"), line=19))
+
+
+SLIPS = (
+    "StopIteration('x')",
+    "StopAsyncIteration('x')",
+    "GeneratorExit('x')",
+    "SystemExit('x')",
+    "asyncio.CancelledError('x')",
+    "ExceptionGroup('x', [ValueError()])",
+    "BaseExceptionGroup('x', [SystemExit(1), asyncio.CancelledError()])",
+)
+HEADS = ("@tool\ndef", "@tool\nasync def", "@tool(blocking=True)\ndef")
+OWN = "import asyncio\nclass Own(BaseException):\n    pass\n"
+
+
+def raising(head: str, raised: str, name: str = "slip") -> str:
+    """A tool that raises something."""
+    return f"{head} {name}(self):\n    '''Slip.'''\n    raise {raised}\n"
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("raised", SLIPS)
+async def test_what_python_raises_to_end_something_is_an_answer_where_a_tool_raises_it(
+    open_store: OpenStore, head: str, raised: str
+) -> None:
+    """Nobody has cancelled or closed anything: it is the tool's mistake, inline, awaited or in a thread."""
+    async with open_store(raising(head, raised), OWN) as session:
+        answer = await session.call("slip", {})
+        assert answer.refusal is Refusal.RAISED
+        assert raised.partition("(")[0].removeprefix("asyncio.") in answer.text
+        assert answer.raised_at == Place(path=Path("envs/store.py"), line=12)
+        assert (await session.call("slip", {})).is_error
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("raised", ["Own('x')", "BaseExceptionGroup('x', [KeyboardInterrupt(), ValueError()])"])
+async def test_what_is_made_to_pass_every_handler_breaks_the_env(open_store: OpenStore, head: str, raised: str) -> None:
+    """An exception of somebody's own making that is no `Exception` is to end more than a call."""
+    async with open_store(raising(head, raised), OWN) as session:
+        with pytest.raises(EnvBrokenError, match=raised.partition("(")[0]):
+            await session.call("slip", {})
+
+
+async def test_ctrl_c_in_a_tool_stops_the_program(open_store: OpenStore) -> None:
+    """In the main thread nobody can tell who raised it; in a thread of its own it was the tool."""
+    body = "".join(raising(head, "KeyboardInterrupt", name) for head, name in zip(HEADS, "abc", strict=True))
+    async with open_store(body) as session:
+        for name in ("a", "b"):
+            with pytest.raises(KeyboardInterrupt):
+                await session.call(name, {})
+        assert (await session.call("c", {})).refusal is Refusal.RAISED
+
+
+@pytest.mark.parametrize("raised", ["SystemExit('x')", "GeneratorExit('x')", "Own('x')", "asyncio.CancelledError('x')"])
+async def test_whatever_start_raises_breaks_the_env(
+    open_store: OpenStore, raised: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And what `close` raises is logged."""
+    said = raised.removeprefix("asyncio.").partition("(")[0]
+    hooks = f"def start(self):\n    raise {raised}\ndef close(self):\n    raise {raised}\n"
+    with pytest.raises(EnvBrokenError, match=f"env 'store' cannot start: {said}: x"):
+        async with open_store(hooks, OWN):
+            pass
+    assert "env 'store': close raised" in caplog.text
+
+
+@pytest.mark.parametrize("raised", ["SystemExit('x')", "GeneratorExit('x')", "Own('x')"])
+async def test_an_env_that_cannot_be_made_is_broken(open_store: OpenStore, raised: str) -> None:
+    """Whatever its `__init__` raises."""
+    with pytest.raises(EnvBrokenError, match=f"env 'store' cannot be made: {raised.partition('(')[0]}: x"):
+        async with open_store(f"def __init__(self):\n    raise {raised}\n", OWN):
+            pass
 
 
 async def test_a_broken_env_is_no_answer(open_store: OpenStore) -> None:
@@ -359,7 +435,8 @@ def block(self):
     async with open_store(body, "import asyncio, time") as session:
         for name in ("wait", "block"):
             answer = await session.call(name, {})
-            assert answer == ToolAnswer(f"{name} was stopped: it took longer than 0.02 s", is_error=True)
+            assert answer.text == f"{name} was stopped: it took longer than 0.02 s"
+            assert answer.refusal is Refusal.TIMED_OUT
 
 
 async def test_a_blocking_tool_neither_stalls_the_loop_nor_holds_up_a_cancellation(open_store: OpenStore) -> None:
@@ -493,3 +570,11 @@ def test_an_answer_that_is_no_text_is_refused() -> None:
     """In a tool that is a mistake of the tool's, which the model is told of."""
     with pytest.raises(TypeError, match=r"ToolAnswer\.text is text, not a int"):
         ToolAnswer(5)  # type: ignore[arg-type]
+
+
+def test_every_error_has_a_kind() -> None:
+    """One that says no more is the tool's own no; what was refused is an error."""
+    assert ToolAnswer("no", is_error=True).refusal is Refusal.REFUSED
+    assert ToolAnswer("yes").refusal is None
+    with pytest.raises(ValueError, match=r"refused \(timed_out\) is an error: write is_error=True"):
+        ToolAnswer("late", refusal=Refusal.TIMED_OUT)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from traceback import walk_tb
 from types import ModuleType
 
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.files import BundleFiles, MisfitError
+from agent_env.bundle.raised import raised_at
 from agent_env.errors import BundleError, Problem
+from agent_env.outcome import Place
 
 __all__ = ["PythonRef", "parse_python"]
 
@@ -77,17 +78,11 @@ class PythonRef:
         return callable(value) and isinstance(module, str) and module.startswith(f"{_package(self.root)}.")
 
     def _import_error(self, exc: BaseException, *, doing: str = "importing it") -> BundleError:
-        path, line = self.path, 1
-        for frame, number in walk_tb(exc.__traceback__):
-            file = Path(frame.f_code.co_filename)
-            if file.is_relative_to(self.root):
-                path, line = file.relative_to(self.root), number
+        place = raised_at(exc, self.root) or Place(path=self.path, line=1)
         fix = "correct the file so that it can be imported"
         message = _said(exc)
         if isinstance(exc, SyntaxError):
             message = exc.msg
-            if exc.filename and Path(exc.filename).is_relative_to(self.root):
-                path, line = Path(exc.filename).relative_to(self.root), exc.lineno or 1
             fix = "correct the syntax"
         elif isinstance(exc, ModuleNotFoundError):
             own = _without_package(exc.name or "")
@@ -98,7 +93,7 @@ class PythonRef:
         what = " ".join(f"{doing} raised {type(exc).__name__}: {message}".split()).removesuffix(":")
         if isinstance(exc, SyntaxError):
             what = f"{type(exc).__name__}: {message}"
-        return BundleError([Problem(path=path, line=line, what=what, fix=fix)])
+        return BundleError([Problem(path=place.path, line=place.line, what=what, fix=fix)])
 
     def _how_to_import(self, module: str) -> str:
         first = module.partition(".")[0]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from agent_env.envs import ToolSpec, parse_arguments
+from agent_env.envs.arguments import MisfitArgumentsError
 from agent_env.envs.typed_arguments import ParameterText, arguments_from_texts
 from agent_env.errors import ToolError
 from agent_env.runs.visible import one_line
@@ -122,9 +123,8 @@ def _typed(tool: ToolSpec, name: str, text: str) -> Any:
     }
     try:
         return arguments_from_texts([ParameterText(name, text)], _only(tool, parameters))[name]
-    except ToolError as exc:
-        _, _, lines = str(exc).partition(" was not called:\n")
-        raise ToolError(lines or str(exc)) from None
+    except MisfitArgumentsError as exc:
+        raise ToolError("\n".join(exc.lines)) from None
 
 
 def _only(tool: ToolSpec, parameters: Mapping[str, Any]) -> ToolSpec:

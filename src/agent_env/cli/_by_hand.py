@@ -18,7 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from agent_env.bundle import Task, names_or_closest
 from agent_env.chat import open_chat
 from agent_env.cli._asking import GIVE_UP, GivenUpError, arguments_of, ask_arguments, signature
-from agent_env.envs import ToolAnswer, ToolSpec
+from agent_env.envs import Refusal, ToolAnswer, ToolSpec
 from agent_env.episode import EpisodeSink, Limits, Message, ToolCall, Turn, open_episode
 from agent_env.errors import EpisodeFailedError, ToolError, UsageError
 from agent_env.outcome import CutReason, EpisodeResult
@@ -260,7 +260,8 @@ class _Session:
         return await turn.call(name, arguments, call_id=call_id, raw=raw)
 
     def _show_answer(self, tool: ToolSpec, answer: ToolAnswer) -> None:
-        self._person.say(f"  {one_line(tool.name)}{' refuses' if answer.is_error else ''}:", dim=True)
+        said = "" if answer.refusal is None else " raised" if answer.refusal is Refusal.RAISED else " refuses"
+        self._person.say(f"  {one_line(tool.name)}{said}:", dim=True)
         self._person.show(answer.text, fg="red" if answer.is_error else None)
         for part in answer.content:
             if part["type"] not in ("text", "structured"):  # the text says those

@@ -40,12 +40,13 @@ _EXPECTED = {
 }
 
 
-class MisfitArgumentsError(Exception):
+class MisfitArgumentsError(ToolError):
     """Arguments that do not fit. `lines` has one for each parameter, for the model to read."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    def __init__(self, lines: Sequence[str], *, tool: str = "") -> None:
         self.lines = tuple(first_lines(lines))
-        super().__init__("\n".join(self.lines))
+        said = "\n".join(self.lines)
+        super().__init__(f"{tool} was not called:\n{said}" if tool else said)
 
 
 def parse_arguments(raw: str) -> Mapping[str, Any]:

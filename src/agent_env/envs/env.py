@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 
+from agent_env._cancellation import stops_us
 from agent_env._loop_local import LoopLocal
 from agent_env.bundle import EnvCheck, EnvSpec, Task
+from agent_env.bundle.raised import exceptions_in, raised_at
 from agent_env.envs.arguments import MisfitArgumentsError
-from agent_env.envs.contract import EnvSession, ToolAnswer, ToolSpec
+from agent_env.envs.contract import EnvSession, Refusal, ToolAnswer, ToolSpec
 from agent_env.envs.python_tools import PythonTool, toolbox_of
-from agent_env.envs.refusals import no_such_tool, not_called
+from agent_env.envs.refusals import no_such_tool, not_called, refused
 from agent_env.envs.result_text import clean_text, result_text
 from agent_env.errors import BundleError, EnvBrokenError, Problem, ToolError
 from agent_env.universe import PrivateCopy, StateChanges, open_universe
@@ -95,19 +99,13 @@ async def open_python_env(spec: EnvSpec, *, task: Task) -> AsyncGenerator[EnvSes
     env_class = _load_class(spec)
     tools = toolbox_of(env_class).tools
     async with open_universe(spec.universe) as copy:
-        try:
+        with _breaking(f"env '{spec.name}' cannot be made"):
             env = env_class()
-        except Exception as exc:  # the bundle's code: whatever it raises, the env is broken
-            raise EnvBrokenError(f"env '{spec.name}' cannot be made: {_said(exc)}") from exc
         env.state, env.params, env.task_id = copy.state, task.copy_params(), task.id
         try:
-            try:
+            with _breaking(f"env '{spec.name}' cannot start"):
                 await _wait_for(env.start())
-            except EnvBrokenError:
-                raise
-            except Exception as exc:  # as above
-                raise EnvBrokenError(f"env '{spec.name}' cannot start: {_said(exc)}") from exc
-            yield _PythonSession(env, tools, copy)
+            yield _PythonSession(env, tools, copy, root=task.bundle.root)
         finally:
             await _close(env, spec.name)
 
@@ -125,11 +123,28 @@ def _load_class(spec: EnvSpec) -> type[Env]:
     return loaded
 
 
+@contextmanager
+def _breaking(what: str) -> Generator[None]:
+    """Say of whatever a bundle's code raises here that the env is broken."""
+    task = asyncio.current_task()
+    try:
+        yield
+    except EnvBrokenError:
+        raise
+    except BaseException as exc:
+        if stops_us(exc, task):
+            raise
+        raise EnvBrokenError(f"{what}: {_said(exc)}") from exc
+
+
 async def _close(env: Env, name: str) -> None:
+    task = asyncio.current_task()
     with anyio.move_on_after(_CLOSE_S, shield=True) as scope:
         try:
             await _wait_for(env.close())
-        except Exception:  # raised here it would replace what the block is left with
+        except BaseException as exc:  # raised here it would replace what the block is left with
+            if stops_us(exc, task):
+                raise
             logger.exception("env '%s': close raised", name)
     if scope.cancelled_caught:
         logger.error("env '%s': close took longer than %s s, left", name, _CLOSE_S)
@@ -142,8 +157,9 @@ async def _wait_for(value: object) -> object:
 class _PythonSession:
     """An open env whose tools are Python methods."""
 
-    def __init__(self, env: Env, tools: Mapping[str, PythonTool], copy: PrivateCopy) -> None:
+    def __init__(self, env: Env, tools: Mapping[str, PythonTool], copy: PrivateCopy, *, root: Path) -> None:
         self._env = env
+        self._root = root
         self._copy = copy
         self._tools = tools
         self._specs = tuple(tool.spec for tool in tools.values())
@@ -172,55 +188,101 @@ class _PythonSession:
             return await self._answer(tool, converted)
         with anyio.move_on_after(timeout_s):
             return await self._answer(tool, converted)
-        return ToolAnswer(f"{name} was stopped: it took longer than {timeout_s:g} s", is_error=True)
+        return refused(Refusal.TIMED_OUT, f"{name} was stopped: it took longer than {timeout_s:g} s")
 
     async def _answer(self, tool: PythonTool, arguments: Mapping[str, Any]) -> ToolAnswer:
+        task = asyncio.current_task()
         try:
             if tool.options.blocking:
                 call = partial(_call_in_thread, tool, self._env, arguments)
-                result = await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_threads.get())
+                ended = await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_threads.get())
+                if ended.raised is not None:
+                    return self._raised(ended.raised)
+                result = ended.value
             else:
                 result = tool.function(self._env, **arguments)
             result = await _wait_for(result)
             answer = result if isinstance(result, ToolAnswer) else ToolAnswer(result_text(result))
-        except EnvBrokenError:
-            raise
-        except ToolError as exc:
-            return ToolAnswer(clean_text(str(exc)), is_error=True)
-        except (Exception, SystemExit) as exc:
-            if isinstance(exc, BaseExceptionGroup) and (broken := _broken_in(exc)) is not None:
-                raise broken from exc
-            return ToolAnswer(clean_text(_said(exc)), is_error=True, traceback="".join(traceback.format_exception(exc)))
+        except BaseException as exc:
+            if stops_us(exc, task):
+                raise
+            return self._raised(exc)
         ends_turn = (answer.ends_turn or tool.spec.ends_turn) and not answer.is_error
         text = clean_text(answer.text)
         if text is answer.text and ends_turn == answer.ends_turn:
             return answer
         return replace(answer, text=text, ends_turn=ends_turn)
 
+    def _raised(self, exc: BaseException) -> ToolAnswer:
+        """Answer what a tool has raised.
 
-def _call_in_thread(tool: PythonTool, env: Env, arguments: Mapping[str, Any]) -> object:
+        Raises:
+            EnvBrokenError: When it says that the env is broken; and when it is made to pass every handler, and is nothing
+                that Python itself raises so: whoever raised that wants more to end than a call.
+        """
+        broken = _broken_in(exc)
+        if broken is exc:
+            raise exc
+        if broken is not None:
+            raise broken from exc
+        if isinstance(exc, ToolError):
+            return refused(Refusal.REFUSED, _message(exc))
+        if not (isinstance(exc, KeyboardInterrupt) or _is_slip(exc)):
+            raise EnvBrokenError(_said(exc)) from exc
+        return ToolAnswer(
+            clean_text(_said(exc)),
+            is_error=True,
+            refusal=Refusal.RAISED,
+            traceback=_trace(exc),
+            raised_at=raised_at(exc, self._root),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """How a tool ended in its thread: a value, because not every exception passes from a thread to a coroutine as it is."""
+
+    value: object = None
+    raised: BaseException | None = None
+
+
+def _call_in_thread(tool: PythonTool, env: Env, arguments: Mapping[str, Any]) -> _Ended:
     try:
-        return tool.function(env, **arguments)
-    except (SystemExit, StopIteration) as exc:
-        # Neither passes from a thread to a coroutine as what it is.
-        raise RuntimeError(_said(exc)) from exc
+        return _Ended(value=tool.function(env, **arguments))
+    except BaseException as exc:  # noqa: BLE001 - the bundle's code; what comes of it is said where it was called
+        return _Ended(raised=exc)
 
 
-def _broken_in(group: BaseExceptionGroup[BaseException]) -> EnvBrokenError | None:
-    for exc in group.exceptions:
-        if isinstance(exc, EnvBrokenError):
-            return exc
-        if isinstance(exc, BaseExceptionGroup):
-            found = _broken_in(cast("BaseExceptionGroup[BaseException]", exc))
-            if found is not None:
-                return found
-    return None
+def _is_slip(exc: BaseException) -> bool:
+    """Whether an exception of a tool's own is a mistake in it, of which the model is told."""
+    grouped = exceptions_in(exc)
+    if grouped:
+        return all(map(_is_slip, grouped))
+    return isinstance(exc, Exception | SystemExit | GeneratorExit | asyncio.CancelledError)
+
+
+def _broken_in(exc: BaseException) -> EnvBrokenError | None:
+    """Return what says that the env is broken: an exception itself, or one in a group of them."""
+    if isinstance(exc, EnvBrokenError):
+        return exc
+    return next(filter(None, map(_broken_in, exceptions_in(exc))), None)
+
+
+def _trace(exc: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(exc))
+    except Exception:  # noqa: BLE001 - the bundle's own exception may not print
+        return f"{type(exc).__name__} (its traceback cannot be printed)"
+
+
+def _message(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - the bundle's own __str__
+        return ""
 
 
 def _said(exc: BaseException) -> str:
     """Return an exception as one would say it: its type, and its message when it has one."""
-    try:
-        message = str(exc)
-    except Exception:  # noqa: BLE001 - the bundle's own __str__
-        message = ""
+    message = _message(exc)
     return f"{type(exc).__name__}: {message}" if message else type(exc).__name__

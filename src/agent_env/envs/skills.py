@@ -9,8 +9,8 @@ from typing import Any
 from anyio import to_thread
 
 from agent_env.bundle import Skill, names_or_closest
-from agent_env.envs.contract import ToolAnswer, ToolSpec
-from agent_env.envs.refusals import not_called
+from agent_env.envs.contract import Refusal, ToolAnswer, ToolSpec
+from agent_env.envs.refusals import not_called, refused
 from agent_env.envs.result_text import clean_text
 from agent_env.universe import StateChanges
 
@@ -72,7 +72,7 @@ class SkillShelf:
         skill = self.skills.get(wanted)
         if skill is None:
             fix = names_or_closest(wanted, self.skills) if self.skills else "you have none so far"
-            return ToolAnswer(clean_text(f"there is no skill '{wanted}', {fix}"), is_error=True)
+            return refused(Refusal.REFUSED, f"there is no skill '{wanted}', {fix}")
         return await to_thread.run_sync(_read, skill, arguments.get("file", "SKILL.md"))
 
 
@@ -90,9 +90,9 @@ def _read(skill: Skill, file: str) -> ToolAnswer:
     files = [entry.relative_to(skill.folder).as_posix() for entry in sorted(skill.folder.rglob("*")) if entry.is_file()]
     if "\0" in file or not _is_inside(path, skill.folder) or not path.is_file():
         text = f"skill '{skill.name}' has no file '{file}', {names_or_closest(file, files)}"
-        return ToolAnswer(clean_text(text), is_error=True)
+        return refused(Refusal.REFUSED, text)
     if path.stat().st_size > _MAX_BYTES:
-        return ToolAnswer(clean_text(f"'{file}' is too large to be read here"), is_error=True)
+        return refused(Refusal.REFUSED, f"'{file}' is too large to be read here")
     text = path.read_text(encoding="utf-8", errors="replace")
     others = [name for name in files if name != "SKILL.md"]
     if file == "SKILL.md" and others:

@@ -24,8 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_env.envs.arguments import MisfitArgumentsError
 from agent_env.envs.contract import ToolSpec
-from agent_env.envs.faults import clipped, first_lines
+from agent_env.envs.faults import clipped
 from agent_env.envs.parameter_check import ParameterCheck, Work, check_of
 from agent_env.envs.strict_json import JsonTextError, NestedTooDeeplyError, check_text, read_json, read_object
 from agent_env.errors import ToolError
@@ -57,7 +58,8 @@ def arguments_from_json(raw: str, tool: ToolSpec | None) -> dict[str, Any]:
         tool: The tool; None when there is none of that name, so that nothing is known of its parameters.
 
     Raises:
-        ToolError: When the text is no JSON object, or does not fit the tool. The message is for the model.
+        ToolError: When the text is no JSON object, or does not fit the tool (MisfitArgumentsError). The message is for the
+            model.
         NestedTooDeeplyError: When it is nested so deeply that what reads it again may fail. So is its message.
     """
     try:
@@ -75,7 +77,7 @@ def arguments_from_json(raw: str, tool: ToolSpec | None) -> dict[str, Any]:
     whole = read_object(raw, whole=True) if _FLOAT.search(raw) else None
     if whole is not None and not check.misfits(whole, work):
         return whole
-    raise ToolError(_not_called(tool, lines))
+    raise MisfitArgumentsError(lines, tool=tool.name)
 
 
 def arguments_from_texts(texts: Sequence[ParameterText], tool: ToolSpec | None) -> dict[str, Any]:
@@ -86,10 +88,13 @@ def arguments_from_texts(texts: Sequence[ParameterText], tool: ToolSpec | None) 
         tool: As for `arguments_from_json`.
 
     Raises:
-        ToolError: When a parameter is written twice, or they do not fit the tool. The message is for the model.
+        ToolError: When a parameter is written twice, or they do not fit the tool (MisfitArgumentsError). The message is for
+            the model.
     """
+    name = "" if tool is None else tool.name
     if len(texts) > _MAX_PARAMETERS:
-        raise ToolError(_not_called(tool, [f"it has {len(texts):,} parameters, at most {_MAX_PARAMETERS} are read"]))
+        many = f"it has {len(texts):,} parameters, at most {_MAX_PARAMETERS} are read"
+        raise MisfitArgumentsError([many], tool=name)
     check, work = _ANYTHING if tool is None else check_of(tool.parameters), Work()
     arguments: dict[str, Any] = {}
     notes: dict[str, str] = {}
@@ -107,13 +112,8 @@ def arguments_from_texts(texts: Sequence[ParameterText], tool: ToolSpec | None) 
             notes[written.name] = note
     lines += check.misfits(arguments, work, notes=notes)
     if lines:
-        raise ToolError(_not_called(tool, list(dict.fromkeys(lines))))
+        raise MisfitArgumentsError(list(dict.fromkeys(lines)), tool=name)
     return arguments
-
-
-def _not_called(tool: ToolSpec | None, lines: Sequence[str]) -> str:
-    said = "\n".join(first_lines(lines))
-    return f"{tool.name} was not called:\n{said}" if tool is not None else said
 
 
 def _value(written: ParameterText, check: ParameterCheck, work: Work) -> tuple[Any, str]:

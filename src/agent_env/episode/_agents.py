@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from agent_env.bundle import PythonRef, Task
 from agent_env.chat import complete
-from agent_env.envs import ToolAnswer, parse_arguments
-from agent_env.envs.refusals import no_such_tool
+from agent_env.envs import Refusal, parse_arguments
+from agent_env.envs.refusals import no_such_tool, refused
 from agent_env.envs.result_text import clean_text
 from agent_env.episode._calling import call_env
 from agent_env.episode._core import Agent
@@ -160,7 +160,7 @@ class OtherAgent:
         try:
             arguments = parse_arguments(raw if isinstance(raw, str) else "")
         except ToolError as exc:
-            answer = ToolAnswer(str(exc), is_error=True)
+            answer = refused(Refusal.MISFIT, str(exc))
         else:
             session = self.agent.routes.get(name)
             if session is None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from agent_env._cancellation import raise_if_ours
+from agent_env._cancellation import stops_us
 from agent_env.envs import EnvSession, ToolAnswer
 from agent_env.errors import AgentEnvError, EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
@@ -21,14 +21,12 @@ async def call_env(session: EnvSession, name: str, arguments: Mapping[str, Any])
     Raises:
         StepFailedError: When its env is broken.
     """
+    task = asyncio.current_task()
     try:
         return await session.call(name, arguments)
-    except asyncio.CancelledError as exc:
-        raise_if_ours(exc)
-        return ToolAnswer(one_line(exc), is_error=True)
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
     except BaseException as exc:
+        if stops_us(exc, task):
+            raise
         raise failed(FailureKind.ENV_BROKEN, exc, what=f"tool {name}: ") from exc
 
 

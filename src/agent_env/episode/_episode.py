@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from agent_env._cleanup import wait_until_done
 from agent_env.bundle import Task
-from agent_env.envs import ToolAnswer, ToolSpec
+from agent_env.envs import Refusal, ToolAnswer, ToolSpec
 from agent_env.episode._core import CallRequest, Core, EndRequest, EpisodeState, TurnState
 from agent_env.episode._owner import own
 from agent_env.episode.limits import DEFAULT_LIMITS, Limits
@@ -329,7 +329,8 @@ class Turn:
         """
         self._check_open("refuse()")
         call_id = call_id or self._next_call_id()
-        answer = ToolAnswer(text, is_error=True, ends_turn=self._state.over is not None)
+        over = self._state.over is not None
+        answer = ToolAnswer(text, is_error=True, ends_turn=over, refusal=Refusal.MISFIT)
         with _recording(self._core):
             self._core.log.call(call_id, name, None, raw)
             self._core.log.answer(call_id, name, None, answer, 0.0)

@@ -135,8 +135,12 @@ class EpisodeLog:
         }
         if answer.content:
             data["content"] = list(answer.content)
+        if answer.refusal is not None:
+            data["refusal"] = str(answer.refusal)
         if answer.traceback:
             data["traceback"] = answer.traceback
+        if answer.raised_at is not None:
+            data["raised_at"] = answer.raised_at.as_json()
         self._tell(EventKind.ANSWER, data)
 
     def agent_said(self, agent: str, message: Message, *, duration_s: float, more: Mapping[str, Any]) -> None:
@@ -153,7 +157,7 @@ class EpisodeLog:
         duration_s: float,
     ) -> None:
         """A tool that such an agent called has come to something."""
-        data = {
+        data: dict[str, Any] = {
             "agent": agent,
             "call_id": call_id,
             "tool": tool,
@@ -162,6 +166,8 @@ class EpisodeLog:
             "is_error": answer.is_error,
             "duration_s": duration_s,
         }
+        if answer.refusal is not None:
+            data["refusal"] = str(answer.refusal)
         self._tell(EventKind.AGENT_CALLED, data)
 
     def turn_ended(self, reply: Message | None) -> None:
@@ -200,7 +206,13 @@ class EpisodeLog:
 
     def failure(self, failure: Failure) -> None:
         """Something broke."""
-        data = {"kind": str(failure.kind), "message": failure.message, "traceback": failure.traceback}
+        data: dict[str, Any] = {
+            "kind": str(failure.kind),
+            "message": failure.message,
+            "traceback": failure.traceback,
+        }
+        if failure.place is not None:
+            data["place"] = failure.place.as_json()
         self._tell(EventKind.FAILURE, data)
 
     def _tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_env._wording import counted
-from agent_env.bundle import Bundle, DeployEnv, Task
+from agent_env.bundle import Bundle, DeployEnv, Task, names_or_closest
+from agent_env.envs import Refusal
 from agent_env.episode.sink import Event, EventKind, RunHeader, new_run_id
 from agent_env.errors import Problem
-from agent_env.outcome import EpisodeResult, Failure, FailureKind
+from agent_env.outcome import EpisodeResult, Failure, FailureKind, Place
 
 __all__ = ["CallError", "Causes", "GoldAnswers"]
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>[0-9]+)')
-_NO_TOOL = "there is no tool "
-_NOT_CALLED = " was not called:\n"
 _STARTING = (FailureKind.ENV_START, FailureKind.UNIVERSE, FailureKind.MCP_DIED, FailureKind.STEP_TIMEOUT)
 
 
@@ -27,8 +26,11 @@ class CallError:
 
     tool: str
     text: str
-    traceback: str
-    """Of what the tool raised; empty where it refused."""
+    refusal: Refusal
+    raised_at: Place | None
+    """Where the tool raised; None where it refused."""
+    known: tuple[str, ...]
+    """The tools that the agent has."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class GoldAnswers:
     errors: list[CallError] = field(default_factory=list[CallError])
     turns: int = 0
     """Turns of whoever is played."""
+    _tools: tuple[str, ...] = ()
 
     def opened(self, header: RunHeader) -> None:
         """Nothing to keep."""
@@ -48,8 +51,18 @@ class GoldAnswers:
         data = event.data
         if event.kind is EventKind.TURN_STARTED and data["kind"] == "played":
             self.turns += 1
+            self._tools = tuple(tool["name"] for tool in data["tools"])
         if event.kind is EventKind.ANSWER and data["is_error"]:
-            self.errors.append(CallError(tool=data["tool"], text=data["text"], traceback=data.get("traceback", "")))
+            place = data.get("raised_at")
+            self.errors.append(
+                CallError(
+                    tool=data["tool"],
+                    text=data["text"],
+                    refusal=Refusal(data["refusal"]),
+                    raised_at=None if place is None else Place.from_json(place),
+                    known=self._tools,
+                )
+            )
 
     def ended(self, result: EpisodeResult) -> None:
         """Nothing to keep."""
@@ -57,8 +70,7 @@ class GoldAnswers:
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    path: Path
-    line: int
+    place: Place
     what: str
     fix: str
 
@@ -77,19 +89,20 @@ class Causes:
         for tasks in self._found.values():
             tasks.sort(key=order.__getitem__)
         return [
-            Problem(path=cause.path, line=cause.line, what=f"{cause.what} ({_met_in(tasks)})", fix=cause.fix)
+            Problem(
+                path=cause.place.path, line=cause.place.line, what=f"{cause.what} ({_met_in(tasks)})", fix=cause.fix
+            )
             for cause, tasks in self._found.items()
         ]
 
     def failed(self, task: Task, failure: Failure) -> None:
         """An episode of gold failed."""
         step = next((step for step in task.steps if step.id == failure.step), None)
-        place = self._frame(failure.traceback)
+        place = failure.place or self._frame(failure.traceback)
         if place is None and isinstance(step, DeployEnv) and failure.kind in _STARTING:
-            place = Path("bundle.yaml"), self._env_lines.get(step.env, 1)
-        path, line = place or (task.path, task.line)
+            place = Place(path=Path("bundle.yaml"), line=self._env_lines.get(step.env, 1))
         what = f"step '{failure.step}' failed: {failure.message}"
-        self._note(_Cause(path, line, what, "so its gold cannot be played"), task)
+        self._note(_Cause(place or _place(task), what, "so its gold cannot be played"), task)
 
     def broke(self, task: Task, errors: Sequence[CallError]) -> bool:
         """Take in the errors that gold's calls were answered with; return whether one is more than a refusal."""
@@ -102,23 +115,24 @@ class Causes:
         return is_broken
 
     def _cause(self, task: Task, error: CallError) -> _Cause | None:
-        first = error.text.splitlines()[0] if error.text else ""
-        if error.traceback:
-            path, line = self._frame(error.traceback) or (task.path, task.line)
-            return _Cause(path, line, f"tool '{error.tool}' raised {first}", "correct it, or raise ToolError to refuse")
-        if error.text.startswith(_NO_TOOL):
-            _, _, fix = first.partition(", ")
-            return _Cause(task.path, task.line, f"gold calls '{error.tool}', which is no tool", fix or "name a tool")
-        if _NOT_CALLED in error.text:
-            misfit = "; ".join(error.text.partition(_NOT_CALLED)[2].splitlines())
-            what = f"gold calls {error.tool} with arguments that do not fit ({misfit})"
-            return _Cause(task.path, task.line, what, "write what the tool takes")
-        return None
+        first, *rest = error.text.splitlines() or [""]
+        match error.refusal:
+            case Refusal.RAISED:
+                what = f"tool '{error.tool}' raised {first}"
+                return _Cause(error.raised_at or _place(task), what, "correct it, or raise ToolError to refuse")
+            case Refusal.NO_SUCH_TOOL:
+                what, fix = f"gold calls '{error.tool}', which is no tool", names_or_closest(error.tool, error.known)
+                return _Cause(_place(task), what, fix)
+            case Refusal.MISFIT:
+                what = f"gold calls {error.tool} with arguments that do not fit ({'; '.join(rest or [first])})"
+                return _Cause(_place(task), what, "write what the tool takes")
+            case _:
+                return None
 
-    def _frame(self, traceback: str) -> tuple[Path, int] | None:
+    def _frame(self, traceback: str) -> Place | None:
         """Return the innermost place in a file of the bundle that a traceback names."""
         places = [
-            (Path(frame["file"]).relative_to(self._bundle.root), int(frame["line"]))
+            Place(path=Path(frame["file"]).relative_to(self._bundle.root), line=int(frame["line"]))
             for frame in _FRAME.finditer(traceback)
             if Path(frame["file"]).is_relative_to(self._bundle.root)
         ]
@@ -128,6 +142,10 @@ class Causes:
         tasks = self._found.setdefault(cause, [])
         if task.id not in tasks:
             tasks.append(task.id)
+
+
+def _place(task: Task) -> Place:
+    return Place(path=task.path, line=task.line)
 
 
 def _met_in(tasks: Sequence[str]) -> str:

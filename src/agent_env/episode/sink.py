@@ -32,12 +32,14 @@ class EventKind(StrEnum):
     CALL = "call"
     """A tool call is about to run (`call_id`, `tool`, `arguments`, `raw`: the text the model wrote, or None)."""
     ANSWER = "answer"
-    """What the call came to (`call_id`, `tool`, `text`, `is_error`, `ends_turn`, `content`, `duration_s`)."""
+    """What the call came to (`call_id`, `tool`, `text`, `is_error`, `ends_turn`, `content`, `duration_s`; of an error also
+    `refusal`, an `agent_env.envs.Refusal`; of one that the tool raised `traceback`, and `raised_at`: `path` in the bundle and
+    `line`)."""
     AGENT_SAID = "agent_said"
     """An agent that is not the played one said something (`agent`, `message`, `duration_s`; the first time in a
     turn of its own `heard`, and `system_prompt` where it is new; of a model also `model`, `usage`, `finish_reason`)."""
     AGENT_CALLED = "agent_called"
-    """Such an agent called a tool (`agent`, `call_id`, `tool`, `arguments`, `text`, `is_error`, `duration_s`)."""
+    """Such an agent called a tool (`agent`, `call_id`, `tool`, `arguments`, `text`, `is_error`, `duration_s`; of an error also `refusal`)."""
     TURN_ENDED = "turn_ended"
     """The agent's turn is over (`reply`: its text, or None when there was none)."""
     CUT = "cut"
@@ -50,7 +52,7 @@ class EventKind(StrEnum):
     SKIPPED = "skipped"
     """A verifier was not run (`reason`): a judge that nobody allowed."""
     FAILURE = "failure"
-    """Something broke (`kind`, `message`, `traceback`)."""
+    """Something broke (`kind`, `message`, `traceback`; `place`, `path` in the bundle and `line`, where its code had a part)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ async def call_function(
     if exc is None:
         return ended.value
     kind = broken_kind(exc) if isinstance(exc, EnvBrokenError) else raised
-    raise StepFailedError(kind, f"{target} raised {one_line(exc)}", trace_of(exc)) from None
+    raise StepFailedError(kind, f"{target} raised {one_line(exc)}", trace_of(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ async def _load(target: PythonRef, raised: FailureKind) -> Callable[[Any], objec
         return function
     ended = await _in_thread(target.load)
     if isinstance(ended.raised, BundleError):
-        raise StepFailedError(raised, str(ended.raised), trace_of(ended.raised))
+        raise StepFailedError(raised, str(ended.raised), trace_of(ended.raised)) from ended.raised
     if ended.raised is not None:
         raise ended.raised
     if not callable(ended.value):

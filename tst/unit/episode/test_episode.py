@@ -64,9 +64,9 @@ async def test_two_episodes_do_not_see_each_other(make_task: MakeTask) -> None:
         assert one.run_id < other.run_id or one.run_id[:12] == other.run_id[:12]
 
 
-async def test_what_a_tool_raises_is_an_answer(make_task: MakeTask) -> None:
+async def test_what_a_tool_raises_is_an_answer(make_task: MakeTask, sink: Any) -> None:
     """A refusal, a bug, wrong arguments and an unknown tool answer the model, and the episode completes."""
-    async with open_episode(make_task()) as episode:
+    async with open_episode(make_task(), sink=sink) as episode:
         turn = await episode.start()
         assert turn is not None
         answers = [
@@ -85,6 +85,12 @@ async def test_what_a_tool_raises_is_an_answer(make_task: MakeTask) -> None:
         result = await episode.result()
     assert result.outcome is Outcome.COMPLETED
     assert (result.metrics["tool_calls"], result.metrics["tool_errors"]) == (6, 6)
+    kinds = ["refused", "raised", "raised", "misfit", "no_such_tool", "misfit"]
+    assert [answer.refusal for answer in answers] == kinds
+    events = [event.data for event in sink.of("answer")]
+    assert [data["refusal"] for data in events] == kinds
+    assert events[1]["raised_at"] == {"path": "envs/counter.py", "line": 41}
+    assert "raised_at" not in events[0]
 
 
 async def test_calls_made_at_once_run_in_their_order(make_task: MakeTask) -> None:

@@ -203,6 +203,55 @@ async def test_what_no_session_lets_through_is_a_broken_env(make_task: MakeTask)
         assert (await episode.result()).outcome is Outcome.FAILED
 
 
+SLIP = """
+import asyncio
+from agent_env import Env, tool
+class Own(BaseException):
+    pass
+class Counter(Env):
+    @tool
+    def slip(self) -> None:
+        '''Slip.'''
+        raise {raised}
+"""
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        *("StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit(3)", "asyncio.CancelledError"),
+        "BaseExceptionGroup('x', [SystemExit(3), ValueError()])",
+    ],
+)
+async def test_a_tool_that_raises_what_ends_other_things_is_answered(make_task: MakeTask, raised: str) -> None:
+    """It is the tool's mistake: the model is told, the episode goes on and is scored."""
+    task = make_task(verifiers={"one": "return 1"}, files={"envs/counter.py": SLIP.format(raised=raised)})
+    result = await played(task, "slip", "slip")
+    assert (result.outcome, result.metrics["tool_errors"]) == (Outcome.COMPLETED, 2)
+
+
+@pytest.mark.parametrize("raised", ["Own('x')", "BaseExceptionGroup('x', [KeyboardInterrupt()])"])
+async def test_a_tool_that_raises_past_every_handler_fails_the_episode(make_task: MakeTask, raised: str) -> None:
+    """Nobody can say what it was to end, so no reward is made of it."""
+    task = make_task(files={"envs/counter.py": SLIP.format(raised=raised)})
+    async with open_episode(task) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        with pytest.raises(EpisodeFailedError, match="tool slip: "):
+            await turn.call("slip", {})
+        failure = (await episode.result()).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.ENV_BROKEN
+
+
+def test_ctrl_c_in_a_tool_ends_the_program(make_task: MakeTask) -> None:
+    """It comes out of the event loop as it does elsewhere, and what was open is closed."""
+    hooks = "OPEN = []\nclass Slipping(Counter):\n    def start(self):\n        OPEN.append(self)\n    def close(self):\n        OPEN.remove(self)\n"
+    code = SLIP.format(raised="KeyboardInterrupt") + hooks + "Counter = Slipping\n"
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(played(make_task(files={"envs/counter.py": code}), "slip"))
+
+
 async def test_a_step_may_let_the_episode_go_on(make_task: MakeTask, deploy: Steps, sink: Any) -> None:
     """With `fail_task_on_error: false` later steps run, and the outcome is failed all the same."""
     steps = [

@@ -79,6 +79,42 @@ def test_one_task_ends_with_its_score(shop_dir: Path) -> None:
     assert lines[4].startswith("agent-env show ")
 
 
+@pytest.mark.parametrize(
+    ("raised", "outcome"),
+    [
+        ("GeneratorExit", "completed"),
+        ("StopIteration", "completed"),
+        ("StopAsyncIteration", "completed"),
+        ("SystemExit(3)", "completed"),
+        ("__import__('asyncio').CancelledError", "completed"),
+        ("BaseExceptionGroup('x', [GeneratorExit()])", "completed"),
+        ("type('Own', (BaseException,), {})", "failed (env_broken)"),
+    ],
+)
+def test_whatever_a_tool_raises_the_episode_ends(shop_dir: Path, raised: str, outcome: str) -> None:
+    """Never with a traceback: an answer to whoever plays, or a failure."""
+    env = (shop_dir / "envs/store.py").read_text()
+    (shop_dir / "envs/store.py").write_text(env.replace('EnvBrokenError("the shop is gone")', raised))
+    (shop_dir / "turns.json").write_text(json.dumps([{"calls": [{"tool": "burn", "arguments": {}}], "reply": "Oh."}]))
+    done = play(shop_dir, "free", "--script", str(shop_dir / "turns.json"))
+    assert done.stdout.splitlines()[1] == f"free: {outcome}"
+    assert (done.exception is None) == (outcome == "completed")
+    assert "Traceback" not in done.output
+
+
+def test_ctrl_c_in_a_tool_stops_playing(shop_dir: Path) -> None:
+    """As it does anywhere else; the run is abandoned, and nothing is scored."""
+    env = (shop_dir / "envs/store.py").read_text()
+    (shop_dir / "envs/store.py").write_text(env.replace('EnvBrokenError("the shop is gone")', "KeyboardInterrupt"))
+    (shop_dir / "turns.json").write_text(json.dumps([{"calls": [{"tool": "burn", "arguments": {}}], "reply": "Oh."}]))
+    done = play(shop_dir, "free", "--script", str(shop_dir / "turns.json"))
+    assert done.exit_code == 130
+    assert "stopped; what was under way is abandoned" in done.stderr
+    with RunIndex.open(shop_dir / "runs", read_only=True) as index:
+        (group,) = index.groups()
+        assert [run.state for run in index.all_runs(group.name)] == [RunState.ABANDONED]
+
+
 def test_a_group_is_made_of_the_time(shop_dir: Path) -> None:
     """Where none is named."""
     play(shop_dir, "three", "--gold")
