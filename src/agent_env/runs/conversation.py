@@ -48,6 +48,11 @@ class StateChange:
         return _text(self.kept.get("path"))
 
     @property
+    def segments(self) -> tuple[str, ...]:
+        """The pointer's segments."""
+        return tuple(part.replace("~1", "/").replace("~0", "~") for part in self.path.split("/")[1:])
+
+    @property
     def kind(self) -> str:
         """`added`, `removed` or `changed`."""
         return "added" if "before" not in self.kept else "removed" if "after" not in self.kept else "changed"
@@ -106,6 +111,10 @@ class Item:
     is_error: bool = False
     is_answered: bool = True
     """False for a call whose answer is not among the events."""
+
+    def section(self, name: str) -> Section | None:
+        """The section of that name."""
+        return next((section for section in self.sections if section.name == name), None)
 
 
 @dataclass(slots=True)
@@ -373,6 +382,13 @@ def _failure(event: RunEvent) -> Item:
     )
 
 
+def _damaged(event: RunEvent) -> Item:
+    count = _count(event.data.get("events")) or 1
+    last = event.seq + count - 1
+    which = f"event {event.seq}" if count == 1 else f"events {event.seq} to {last}"
+    return _item(event, "failure", f"{which} cannot be read", text=_text(event.data.get("why")), is_error=True)
+
+
 _CHANGES: Mapping[str, Callable[[_Reading, RunEvent], None]] = {
     "step_ended": _end_step,
     "turn_started": _start_turn,
@@ -389,6 +405,7 @@ _ITEMS: Mapping[str, Callable[[RunEvent], Item]] = {
     "score": _score,
     "skipped": _skipped,
     "failure": _failure,
+    "damaged": _damaged,
 }
 
 

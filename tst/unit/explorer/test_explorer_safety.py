@@ -130,7 +130,7 @@ async def test_hostile_content_is_whole_in_json(client: httpx.AsyncClient, run_i
     assert answer.content.isascii()
     events = json.loads(answer.content)["events"]
     assert events[1]["data"]["prompt"] == HOSTILE
-    one = await client.get(f"/run/{run_id}/1")
+    one = await client.get(f"/run/{run_id}/1.json")
     assert one.json()["data"]["prompt"] == HOSTILE
 
 
@@ -146,8 +146,8 @@ async def test_a_line_of_a_megabyte_is_cut_on_the_page_and_whole_behind_its_link
         sink.event(Event(kind=EventKind.MESSAGE, at_s=time.time(), step="prompt", turn=0, data=data))
     page = await client.get(f"/run/{sink.run_id}")
     assert len(page.content) < 60_000
-    assert "980\u202f000 more characters" in page.text
-    assert (await client.get(f"/run/{sink.run_id}/0")).json()["data"]["message"]["content"] == text
+    assert "992\u202f000 more characters of 1\u202f000\u202f000" in page.text
+    assert (await client.get(f"/run/{sink.run_id}/0.json")).json()["data"]["message"]["content"] == text
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs.explorer.group_page import group_page
 from agent_env.runs.explorer.guard import Guard
 from agent_env.runs.explorer.home_page import home_page
-from agent_env.runs.explorer.run_page import event_page, run_page
+from agent_env.runs.explorer.run_page import event_page, run_page, script_page
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.explorer.training_page import training_page
 
@@ -35,15 +35,18 @@ _PAGES: Mapping[str, Page] = {
     "/training": training_page,
     "/group": group_page,
     "/run/{run_id}": run_page,
+    "/run/{run_id}/{seq:int}": event_page,
 }
 """Each answers `.json` too."""
 _PARTS: Mapping[str, Page] = {
-    "/run/{run_id}/{seq:int}": event_page,
+    "/run/{run_id}/script": script_page,
 }
 """Answers of another kind."""
 _STATIC = {
     "explorer.css": "text/css",
     "keys.js": "text/javascript",
+    "run.css": "text/css",
+    "run.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 

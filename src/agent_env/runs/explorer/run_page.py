@@ -1,94 +1,313 @@
-"""One run: its summary and its conversation, a page of it at a time."""
+"""One run: how it ended, and its conversation, a page of it at a time."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_env.errors import UsageError
-from agent_env.runs._reading import Reader, read_record
-from agent_env.runs.conversation import Item, conversation
-from agent_env.runs.explorer.address import LARGEST, number_of
-from agent_env.runs.explorer.points import Neighbours, first_text
-from agent_env.runs.explorer.render import as_json
+from agent_env.runs._reading import Reader, read_summary
+from agent_env.runs.conversation import Item, StateChange, conversation
+from agent_env.runs.explorer.address import LARGEST, number_of, text_of
+from agent_env.runs.explorer.points import Neighbours
+from agent_env.runs.explorer.run_drawing import duration_bar, shaded, times_bar
+from agent_env.runs.explorer.run_reading import (
+    Rollout,
+    after_last,
+    has_sampled,
+    neighbouring_runs,
+    read_events,
+    read_head,
+    read_last,
+    read_sampled_of,
+    rollouts_of,
+)
 from agent_env.runs.explorer.site import Site
-from agent_env.runs.record import RunEvent, RunState, RunSummary
+from agent_env.runs.play_script import play_script
+from agent_env.runs.record import GroupPlace, RunEvent, RunState, RunSummary, SampledTokens, place_of
 
-__all__ = ["RunView", "event_page", "run_page"]
+__all__ = ["RunView", "event_page", "run_page", "script_page"]
 
 _EVENTS = 200
+_BEFORE = 12
+"""Events shown before the one that a link leads to."""
+_STARTS = frozenset({"message", "turn_started", "step_started"})
+"""Where a page may begin and end: a call is on the page of its answer."""
+_PIECE_CHARS = 100_000
+"""Of a long text, what is shown at once of the rest."""
+_CHANGES = 100
+"""Changes of a state that a page shows as a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
-    """One run: its summary and a page of its conversation."""
+class Ending:
+    """What a reader looks for first, wherever in the run it is."""
+
+    scores: tuple[Item, ...]
+    failure: Item | None
+    states: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPart:
+    """One run: its summary and a page of its events. What the page has as JSON."""
 
     run: RunSummary
     params: Mapping[str, Any]
     tags: tuple[str, ...]
+    damage: str
+    """Why params and tags cannot be read; empty where they can."""
     neighbours: Neighbours
+    rollouts: tuple[Rollout, ...]
+    """Of the same task in the same group."""
     events: tuple[RunEvent, ...]
     first: int
     next_event: int | None
+    has_tokens: bool
+    """Whether the record has the tokens that messages were sampled as."""
+    tokens: Mapping[int, SampledTokens]
+    """By message of the played agent, where they are asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """What the page of a run draws."""
+
+    part: RunPart
+    at: int | None
+    """The event that a link led to."""
+    is_shaded: bool
+    """Whether messages are shown as their tokens."""
+    last_events: tuple[RunEvent, ...]
+
+    @property
+    def run(self) -> RunSummary:
+        """The run."""
+        return self.part.run
+
+    @cached_property
+    def items(self) -> list[Item]:
+        """The events as a conversation."""
+        is_whole = self.part.next_event is None and self.run.state is not RunState.RUNNING
+        return conversation(self.part.events, is_whole=is_whole)
+
+    @cached_property
+    def ending(self) -> Ending:
+        """The run's scores, failure and states, with the events that tell of them."""
+        items = conversation(self.last_events, is_whole=False)
+        failures = [item for item in items if item.look == "failure" and item.title.startswith("failed")]
+        return Ending(
+            scores=tuple(item for item in items if item.look == "score"),
+            failure=failures[-1] if failures and self.run.failure is not None else None,
+            states=tuple(item for item in items if item.look == "state"),
+        )
+
+    def told(self, step: str) -> Item | None:
+        """The last event that tells of a score."""
+        return next((item for item in reversed(self.ending.scores) if item.title == step), None)
+
+    @property
+    def place(self) -> GroupPlace | None:
+        """The step of a training run that it is of."""
+        return place_of(self.run.group)
+
+    @property
+    def tail(self) -> int:
+        """From where on the conversation may still change while the run is under way."""
+        starts = [event.seq for event in self.part.events if event.kind in _STARTS]
+        return starts[-1] if starts else self.part.first
+
+    @property
+    def others(self) -> Mapping[str, Any]:
+        """Labels that have no name of their own on the page."""
+        return {
+            name: value for name, value in self.run.labels.items() if name not in {"policy_step", "model", "renderer"}
+        }
+
+    @property
+    def reward_span(self) -> tuple[float, float]:
+        """What the colours of the rollouts' rewards span: 0 to 1, or more where they do."""
+        rewards = [rollout.reward for rollout in self.part.rollouts if rollout.reward is not None]
+        return min([0.0, *rewards]), max([1.0, *rewards])
+
+    @property
+    def times_bar(self) -> Markup:
+        """Where the run's seconds went."""
+        return times_bar(self.run)
+
+    @cached_property
+    def _longest_s(self) -> float:
+        return max((item.duration_s or 0.0 for item in self.items if item.look == "call"), default=0.0)
+
+    def bar(self, item: Item) -> Markup:
+        """How long a call took beside the longest on the page."""
+        return duration_bar(item.duration_s, self._longest_s)
+
+    def shade(self, item: Item) -> Markup:
+        """A message as its tokens; empty where there are none to show."""
+        tokens = None if item.message is None else self.part.tokens.get(item.message)
+        return Markup("") if tokens is None else shaded(tokens)
+
+    def shown_changes(self, item: Item) -> Sequence[StateChange]:
+        """The changes of a state that the page shows."""
+        return item.changes[:_CHANGES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventView:
+    """One event, or a piece of one of its texts."""
+
+    run: RunSummary
+    event: RunEvent
+    part: str
+    """The text that is shown in pieces; empty for the whole event."""
+    start: int
+    """Where in that text the piece begins, in characters."""
+    text: str
+    """The piece."""
+    chars: int
+    """How long the text is."""
+
+    @property
+    def end(self) -> int:
+        """Where the piece ends."""
+        return self.start + len(self.text)
+
+    @property
+    def before(self) -> int:
+        """Where the piece before it begins."""
+        return max(0, self.start - _PIECE_CHARS)
 
     @property
     def items(self) -> list[Item]:
-        """The events as a conversation."""
-        is_whole = self.next_event is None and self.run.state is not RunState.RUNNING
-        return conversation(self.events, is_whole=is_whole)
+        """The event as it is in the conversation."""
+        return conversation((self.event,), is_whole=False)
 
 
 def run_page(site: Site, request: Request) -> Response:
     """Answer `/run/ID`."""
-    view = view_run(site.reader, request.path_params["run_id"], first=number_of(request, "from"))
-    return site.answer(request, "run.html", view)
+    at = number_of(request, "at") if text_of(request, "at") else None
+    view = view_run(
+        site.reader,
+        request.path_params["run_id"],
+        first=number_of(request, "from"),
+        at=at,
+        is_shaded=text_of(request, "tokens") == "1",
+    )
+    return site.answer(request, "run.html", view.part if request.url.path.endswith(".json") else view)
 
 
 def event_page(site: Site, request: Request) -> Response:
-    """Answer `/run/ID/N`: one event, whole, as JSON.
+    """Answer `/run/ID/N`: one event, or with `part=` a piece of one of its texts.
 
     Raises:
-        UsageError: When the run has no such event.
+        UsageError: When the run has no such event, or the event no such text.
     """
-    seq = request.path_params["seq"]
-    view = view_run(site.reader, request.path_params["run_id"], first=min(seq, LARGEST))
-    if not view.events:
-        raise UsageError(f"no event {seq} in run {view.run.run_id}")
-    return Response(as_json(view.events[0]), media_type="application/json")
+    seq = min(request.path_params["seq"], LARGEST)
+    with site.reader.asking() as conn:
+        run = read_summary(conn, request.path_params["run_id"])
+        events = read_events(conn, run, first=seq, limit=1)
+    if not events:
+        raise UsageError(f"no event {seq} in run {run.run_id}")
+    if request.url.path.endswith(".json"):
+        return site.answer(request, "event.html", events[0])
+    part, start = text_of(request, "part"), number_of(request, "from")
+    text = _texts(events[0]).get(part, "")
+    if part and not text:
+        raise UsageError(f"event {seq} of run {run.run_id} has no text called {part!r}")
+    view = EventView(
+        run=run, event=events[0], part=part, start=start, text=text[start : start + _PIECE_CHARS], chars=len(text)
+    )
+    return site.answer(request, "event.html", view)
 
 
-def view_run(reader: Reader, run_id: str, *, first: int) -> RunView:
-    """A run's page, from its `first`th event on.
+def script_page(site: Site, request: Request) -> Response:
+    """Answer `/run/ID/script`: the run as a file for `agent-env play --script`."""
+    with site.reader.asking() as conn:
+        run = read_summary(conn, request.path_params["run_id"])
+        head = read_head(conn, run)
+        events: list[RunEvent] = []
+        first = 0
+        while found := read_events(conn, run, first=first, limit=1_000):
+            events += map(_without_texts, found)
+            first = after_last(found, first)
+    text = play_script(run, events, bundle_root=head.bundle_root)
+    return Response(text.encode(), media_type="text/plain")
+
+
+def view_run(reader: Reader, run_id: str, *, first: int = 0, at: int | None = None, is_shaded: bool = False) -> RunView:
+    """A run's page, from its `first`th event on, or around the event `at`.
 
     Raises:
         UsageError: When there is no such run.
     """
     with reader.asking() as conn:
-        record = read_record(conn, run_id, first=first, limit=_EVENTS)
-        neighbours = _neighbouring_runs(conn, record.run)
-    return RunView(
-        run=record.run,
-        params=record.params,
-        tags=record.tags,
+        run = read_summary(conn, run_id)
+        head = read_head(conn, run)
+        if at is not None:
+            first = max(0, min(at, run.events) - _BEFORE)
+        events = read_events(conn, run, first=first, limit=_EVENTS)
+        events = _from_a_start(events, at) if at is not None else events
+        first = events[0].seq if at is not None and events else first
+        is_last = after_last(events, first) >= run.events
+        events = events if is_last else _to_a_start(events)
+        last_events = events if is_last and first == 0 else read_last(conn, run)
+        messages = [item.message for item in conversation(events, is_whole=False) if item.message is not None]
+        has_tokens = has_sampled(conn, run)
+        tokens = read_sampled_of(conn, run, messages) if is_shaded and messages else {}
+        neighbours = neighbouring_runs(conn, run)
+        rollouts = rollouts_of(conn, run)
+    part = RunPart(
+        run=run,
+        params=head.params,
+        tags=head.tags,
+        damage=head.damage,
         neighbours=neighbours,
-        events=record.events,
+        rollouts=tuple(rollouts),
+        events=tuple(events),
         first=first,
-        next_event=record.next_event,
+        next_event=None if is_last or not events else after_last(events, first),
+        has_tokens=has_tokens,
+        tokens=tokens,
     )
+    return RunView(part=part, at=at, is_shaded=is_shaded, last_events=tuple(last_events))
 
 
-def _neighbouring_runs(conn: sqlite3.Connection, run: RunSummary) -> Neighbours:
-    place = (run.group, run.task_id, run.attempt, run.rollout)
-    sql = (
-        "SELECT run_id FROM runs WHERE group_key = (SELECT key FROM groups WHERE name = ?)"
-        " AND (task_id, attempt, rollout) {0} (?, ?, ?) ORDER BY task_id {1}, attempt {1}, rollout {1} LIMIT 1"
-    )
-    return Neighbours(
-        before=first_text(conn.execute(sql.format("<", "DESC"), place)),
-        after=first_text(conn.execute(sql.format(">", "ASC"), place)),
-    )
+def _from_a_start(events: Sequence[RunEvent], at: int) -> Sequence[RunEvent]:
+    """Leave out events before the nearest place to begin a page at that is not after `at`."""
+    for index, event in enumerate(events):
+        if event.seq > at:
+            break
+        if event.kind in _STARTS:
+            return events[index:]
+    return events
+
+
+def _to_a_start(events: Sequence[RunEvent]) -> Sequence[RunEvent]:
+    """Leave out the events at the end that belong with what follows."""
+    for index in range(len(events) - 1, len(events) // 2, -1):
+        if events[index].kind in _STARTS:
+            return events[:index]
+    return events
+
+
+def _texts(event: RunEvent) -> Mapping[str, str]:
+    texts: dict[str, str] = {}
+    for item in conversation((event,), is_whole=False):
+        texts |= {"text": item.text} | {section.name: section.text for section in item.sections}
+        if item.changes:
+            texts["changes"] = "\n".join(map(str, item.changes))
+    return texts
+
+
+def _without_texts(event: RunEvent) -> RunEvent:
+    """An event without the long texts that a script has no use for."""
+    if event.kind == "answer":
+        return replace(event, data={"ends_turn": event.data.get("ends_turn")})
+    return event if event.kind in {"turn_started", "call", "turn_ended", "cut"} else replace(event, data={})

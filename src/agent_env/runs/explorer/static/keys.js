@@ -3,7 +3,7 @@
 // What a page says about itself, as attributes:
 //   data-row on a row of a list or table: j and k go from one to the next, to its link of the same column.
 //   data-cell on a link in a row: h and l go from one to the next. A row without one has its first link.
-//   data-key="n" on a link or a field: n follows the link, or goes to the field. It comes before the keys above.
+//   data-key="n" on a link, a button or a field: n follows the link, presses the button, or goes to the field. It comes before the keys above.
 //   data-shows="id" on a button: it opens the dialog with this id.
 "use strict";
 
@@ -58,7 +58,7 @@
   const follow = (key) => {
     const found = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
     if (found === null) return false;
-    if (found instanceof HTMLAnchorElement) found.click();
+    if (found instanceof HTMLAnchorElement || found instanceof HTMLButtonElement) found.click();
     else {
       found.focus();
       if (found instanceof HTMLInputElement) found.select();

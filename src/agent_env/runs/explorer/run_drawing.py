@@ -1,0 +1,99 @@
+"""The small pictures on a run's page: where its time went, how long a call took, how likely each token was."""
+
+from __future__ import annotations
+
+import math
+
+from markupsafe import Markup, escape
+
+from agent_env.runs.explorer.durations import duration_text
+from agent_env.runs.record import RunSummary, SampledTokens
+from agent_env.runs.visible import one_line, visible
+
+__all__ = ["duration_bar", "shaded", "times_bar"]
+
+_WORDS = {
+    "model": "model",
+    "tools": "tools",
+    "env": "env",
+    "verify": "verify",
+    "other": "other",
+}
+_TOKENS = 4_000
+"""Tokens of one message that a page shades; the rest is counted."""
+_LIKELY = (0.9, 0.5, 0.2, 0.05)
+"""Where one shade ends and the next, darker one begins."""
+_UNLIKELIEST = 5
+
+
+def times_bar(run: RunSummary) -> Markup:
+    """Where a run's seconds went, as a bar and in words; empty where the record does not say."""
+    times = {name: max(0.0, run.times[name]) for name in _WORDS if run.times.get(name)}
+    total = sum(times.values())
+    if total <= 0:
+        return Markup("")
+    at = 0.0
+    parts: list[str] = []
+    words: list[str] = []
+    for name, seconds in times.items():
+        width = 100 * seconds / total
+        share = f"{_WORDS[name]} {duration_text(seconds)} ({width:.0f}%)"
+        parts.append(
+            f'<rect class="time-{name}" x="{at:.2f}" y="0" width="{width:.2f}" height="10"><title>{share}</title></rect>'
+        )
+        words.append(f'<span class="time-{name}">{share}</span>')
+        at += width
+    return Markup(
+        '<svg class="times" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'{"".join(parts)}</svg><span class="words">{" ".join(words)}</span>'
+    )
+
+
+def duration_bar(seconds: float | None, longest_s: float) -> Markup:
+    """What a call took, in words and as a bar beside the longest."""
+    if seconds is None:
+        return Markup("")
+    width = 100 * seconds / longest_s if longest_s > 0 else 0.0
+    text = duration_text(seconds)
+    return Markup(
+        f'<span class="took"><svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect x="0" y="0" width="{max(1.5, width):.1f}" height="6"/></svg>{text}</span>'
+    )
+
+
+def shaded(tokens: SampledTokens) -> Markup:
+    """A message as its tokens, each marked by how likely it was, with its numbers in its title."""
+    probabilities = [math.exp(min(0.0, logprob)) for logprob in tokens.logprobs] if tokens.logprobs else None
+    parts: list[str] = []
+    for place, piece in enumerate(tokens.pieces[:_TOKENS]):
+        about = f"token {place}, id {tokens.ids[place]}" if place < len(tokens.ids) else f"token {place}"
+        look = "tok"
+        if probabilities is not None and place < len(probabilities):
+            about = f"probability {_share(probabilities[place])}, log {tokens.logprobs[place]:.3f}, {about}"  # type: ignore[index]
+            look = f"tok tok-{_shade(probabilities[place])}"
+        parts.append(f'<span class="{look}" title="{about}">{escape(visible(piece))}</span>')
+    more = len(tokens.pieces) - _TOKENS
+    rest = f'<p class="quiet">and {more} more tokens, which the JSON has</p>' if more > 0 else ""
+    return Markup(f'<pre class="tokens">{"".join(parts)}</pre>{rest}{_summary(tokens, probabilities)}')
+
+
+def _summary(tokens: SampledTokens, probabilities: list[float] | None) -> str:
+    if not probabilities:
+        return f'<p class="quiet">{len(tokens.ids)} tokens; the trainer gave no probabilities.</p>'
+    logprobs = tokens.logprobs or ()
+    mean = sum(logprobs) / len(logprobs)
+    places = sorted(range(len(probabilities)), key=probabilities.__getitem__)[:_UNLIKELIEST]
+    least = ", ".join(
+        f"<code>{escape(one_line(repr(tokens.pieces[place]), 40))}</code> {_share(probabilities[place])}"
+        for place in places
+        if place < len(tokens.pieces)
+    )
+    return f'<p class="quiet">{len(tokens.ids)} tokens, mean log-probability {mean:.3f}. Least likely: {least}</p>'
+
+
+def _shade(probability: float) -> int:
+    return sum(probability < bound for bound in _LIKELY)
+
+
+def _share(probability: float) -> str:
+    return f"{100 * probability:.3g}%"

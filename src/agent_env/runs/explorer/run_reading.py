@@ -1,0 +1,188 @@
+"""What the page of one run reads of the index. A damaged part of a run is told and gone round: the rest is still read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_env.errors import RunIndexError
+from agent_env.runs._codec import decode, unpack
+from agent_env.runs._reading import dead_json
+from agent_env.runs.explorer.points import Neighbours, first_text
+from agent_env.runs.record import RunEvent, RunState, RunSummary, SampledTokens
+
+__all__ = [
+    "DAMAGED",
+    "Head",
+    "Rollout",
+    "after_last",
+    "has_sampled",
+    "neighbouring_runs",
+    "read_events",
+    "read_head",
+    "read_last",
+    "read_sampled_of",
+    "rollouts_of",
+]
+
+DAMAGED = "damaged"
+"""The kind of the event that stands for some that cannot be read (`events`: how many, `why`)."""
+
+_PAGE_BYTES = 2 << 20
+_LAST = 64
+_ROLLOUTS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a run was opened with."""
+
+    params: Mapping[str, Any]
+    tags: tuple[str, ...]
+    bundle_root: str
+    damage: str
+    """Why it cannot be read; empty where it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """A run beside the one that is shown."""
+
+    run_id: str
+    attempt: int
+    rollout: int
+    state: RunState
+    reward: float | None
+    cut: str | None
+    failure_kind: str | None
+
+
+def read_head(conn: sqlite3.Connection, run: RunSummary) -> Head:
+    """Read a run's params and tags."""
+    row = conn.execute(
+        "SELECT body FROM heads WHERE run_key = (SELECT key FROM runs WHERE run_id = ?)", (run.run_id,)
+    ).fetchone()
+    try:
+        head: Mapping[str, Any] = {} if row is None else decode(unpack(row[0]))
+    except RunIndexError as exc:
+        return Head(params={}, tags=(), bundle_root="", damage=str(exc))
+    return Head(
+        params=head.get("params", {}),
+        tags=tuple(head.get("tags", ())),
+        bundle_root=head.get("bundle_root", ""),
+        damage="",
+    )
+
+
+def read_events(conn: sqlite3.Connection, run: RunSummary, *, first: int, limit: int) -> list[RunEvent]:
+    """Read events from the place `first` on: at most `limit`, fewer where they are large, at least one where there is one."""
+    events: list[RunEvent] = []
+    size = 0
+    for first_seq, count, raw_bytes, body in _chunks(conn, run, first):
+        if len(events) >= limit or (events and size + raw_bytes > _PAGE_BYTES):
+            break
+        size += raw_bytes
+        try:
+            found = _events(first_seq, body)
+        except (RunIndexError, KeyError, TypeError, MemoryError) as exc:
+            data = {"events": count, "why": str(exc) or type(exc).__name__}
+            found = [RunEvent(seq=first_seq, kind=DAMAGED, at_s=run.opened_at_s, step="", turn=None, data=data)]
+            events += found
+            continue
+        events += [event for event in found if event.seq >= first]
+    return events[:limit]
+
+
+def read_last(conn: sqlite3.Connection, run: RunSummary) -> list[RunEvent]:
+    """Read a run's last events, where its scores and its failure are."""
+    return read_events(conn, run, first=max(0, run.events - _LAST), limit=_LAST)
+
+
+def rollouts_of(conn: sqlite3.Connection, run: RunSummary) -> list[Rollout]:
+    """The rollouts of the run's task in its group, some around it where there are very many."""
+    dead = dead_json(conn)
+    group_key = conn.execute("SELECT key FROM groups WHERE name = ?", (run.group,)).fetchone()[0]
+    first = conn.execute(
+        "SELECT count(*) FROM runs WHERE group_key = ? AND task_id = ? AND (attempt, rollout) < (?, ?)",
+        (group_key, run.task_id, run.attempt, run.rollout),
+    ).fetchone()[0]
+    rows = conn.execute(
+        "SELECT run_id, attempt, rollout, CASE WHEN state = 'running' AND writer_key IN (SELECT value FROM json_each(?))"
+        " THEN 'interrupted' ELSE state END AS state, reward, cut, failure_kind FROM runs"
+        " WHERE group_key = ? AND task_id = ? ORDER BY attempt, rollout LIMIT ? OFFSET ?",
+        (dead, group_key, run.task_id, _ROLLOUTS, max(0, first - _ROLLOUTS // 2)),
+    )
+    return [
+        Rollout(
+            run_id=row["run_id"],
+            attempt=row["attempt"],
+            rollout=row["rollout"],
+            state=RunState(row["state"]),
+            reward=row["reward"],
+            cut=row["cut"],
+            failure_kind=row["failure_kind"],
+        )
+        for row in rows
+    ]
+
+
+def has_sampled(conn: sqlite3.Connection, run: RunSummary) -> bool:
+    """Whether the record has tokens of the run's messages."""
+    found = conn.execute(
+        "SELECT EXISTS (SELECT 1 FROM tokens WHERE run_key = (SELECT key FROM runs WHERE run_id = ?))", (run.run_id,)
+    )
+    return bool(found.fetchone()[0])
+
+
+def read_sampled_of(conn: sqlite3.Connection, run: RunSummary, messages: Sequence[int]) -> dict[int, SampledTokens]:
+    """Read what some messages of the run were sampled as."""
+    return {}
+
+
+def after_last(events: Sequence[RunEvent], first: int) -> int:
+    """The place of the event that comes after these."""
+    if not events:
+        return first
+    last = events[-1]
+    return last.seq + (last.data["events"] if last.kind == DAMAGED else 1)
+
+
+def neighbouring_runs(conn: sqlite3.Connection, run: RunSummary) -> Neighbours:
+    """The runs before and after in the group's list: the task's rollouts, then the next task's."""
+    place = (run.group, run.task_id, run.attempt, run.rollout)
+    sql = (
+        "SELECT run_id FROM runs WHERE group_key = (SELECT key FROM groups WHERE name = ?)"
+        " AND (task_id, attempt, rollout) {0} (?, ?, ?) ORDER BY task_id {1}, attempt {1}, rollout {1} LIMIT 1"
+    )
+    return Neighbours(
+        before=first_text(conn.execute(sql.format("<", "DESC"), place)),
+        after=first_text(conn.execute(sql.format(">", "ASC"), place)),
+    )
+
+
+def _chunks(conn: sqlite3.Connection, run: RunSummary, first: int) -> Generator[Sequence[Any]]:
+    key = conn.execute("SELECT key FROM runs WHERE run_id = ?", (run.run_id,)).fetchone()[0]
+    yield from conn.execute(
+        "SELECT first_seq, count, raw_bytes, body FROM chunks WHERE run_key = ? AND first_seq >= coalesce("
+        "(SELECT max(first_seq) FROM chunks WHERE run_key = ? AND first_seq <= ?), 0) ORDER BY first_seq",
+        (key, key, first),
+    )
+
+
+def _events(first_seq: int, body: bytes) -> list[RunEvent]:
+    found: list[RunEvent] = []
+    for seq, line in enumerate(unpack(body).split(b"\n"), first_seq):
+        fields = decode(line)
+        found.append(
+            RunEvent(
+                seq=seq,
+                kind=fields["kind"],
+                at_s=fields["at_s"],
+                step=fields["step"],
+                turn=fields["turn"],
+                data=fields["data"],
+            )
+        )
+    return found
