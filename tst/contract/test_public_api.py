@@ -49,7 +49,8 @@ SIGNATURES = {
     "Episode.cut": "(self, reason: 'CutReason') -> 'None'",
     "Episode.result": "(self) -> 'EpisodeResult'",
     "Episode.abandon": "(self) -> 'None'",
-    "Turn.record": "(self, message: 'Message') -> 'None'",
+    "Turn.record": "(self, message: 'Message', *, prompt_tokens: 'int | None' = None, "
+    "sampled_tokens: 'int | None' = None) -> 'int | None'",
     "Turn.call": "(self, name: 'str', arguments: 'Mapping[str, Any]', *, call_id: 'str | None' = None, "
     "raw: 'str | None' = None) -> 'ToolAnswer'",
     "Turn.refuse": "(self, name: 'str', text: 'str', *, raw: 'str | None' = None, call_id: 'str | None' = None) "

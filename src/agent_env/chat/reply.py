@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from agent_env.chat._text import one_line, without_surrogates
 from agent_env.chat.faults import ChatFaultError
 
 __all__ = ["ChatReply", "ChatUsage", "read_reply"]
+
+_MOST_TOKENS = 10**12
+"""A larger count is a mistake, and sums of them are to fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +153,18 @@ def _call(call: object, taken: set[str]) -> dict[str, Any]:
 
 
 def _usage(said: object) -> ChatUsage | None:
+    """Both counts, or nothing: one that is missing or cannot be is not 0."""
     if not isinstance(said, dict):
         return None
-    counts = [cast("dict[str, Any]", said).get(key) for key in ("prompt_tokens", "completion_tokens")]
-    prompt, completion = (count if isinstance(count, int) else 0 for count in counts)
-    return None if counts == [None, None] else ChatUsage(prompt_tokens=prompt, completion_tokens=completion)
+    usage = cast("dict[str, Any]", said)
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if not (_is_count(prompt) and _is_count(completion)):
+        return None
+    return ChatUsage(prompt_tokens=prompt, completion_tokens=completion)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= _MOST_TOKENS
 
 
 def _kind(value: object) -> str:

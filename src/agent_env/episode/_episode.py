@@ -267,11 +267,18 @@ class Turn:
         """Whether it may still be used."""
         return self._state.closed is None
 
-    def record(self, message: Message) -> None:
+    def record(
+        self, message: Message, *, prompt_tokens: int | None = None, sampled_tokens: int | None = None
+    ) -> int | None:
         """Take down what the agent said, before its calls run.
 
         Args:
             message: The message. Its top level is copied; change nothing inside it afterwards.
+            prompt_tokens: What it was sampled from, in tokens, for the run.
+            sampled_tokens: What it is, in tokens.
+
+        Returns:
+            Which of the agent's messages it is, from 0; None where its role is another one.
 
         Raises:
             UsageError: When it is no message.
@@ -279,8 +286,9 @@ class Turn:
         self._check_open("record()")
         said = _checked(message)
         with _recording(self._core):
-            self._core.log.message(said)
+            index = self._core.log.message(said, prompt_tokens=prompt_tokens, sampled_tokens=sampled_tokens)
         self._state.said = said
+        return index
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, raw: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from agent_env.bundle import AgentKind, Task
 from agent_env.envs import ToolAnswer, ToolSpec
@@ -14,6 +14,9 @@ from agent_env.verify import CallRecord, Message
 from agent_env.verify.view import text_of
 
 __all__ = ["EpisodeLog"]
+
+_MOST_TOKENS = 10**12
+"""A message that says it took more is mistaken."""
 
 
 class EpisodeLog:
@@ -106,11 +109,26 @@ class EpisodeLog:
             {"agent": agent, "kind": str(kind), "system_prompt": system_prompt, "prompt": prompt, "tools": shown},
         )
 
-    def message(self, message: Message) -> None:
-        """The agent says something."""
+    def message(
+        self, message: Message, *, prompt_tokens: int | None = None, sampled_tokens: int | None = None
+    ) -> int | None:
+        """The agent says something; return which of its messages it is, or None where it is somebody else's.
+
+        Without counts, those of the message's own `usage` are told: a model behind an endpoint has that.
+        """
         self.messages.append(message)
-        self.said += message["role"] == "assistant"
-        self._tell(EventKind.MESSAGE, {"message": message})
+        data: dict[str, Any] = {"message": message}
+        if message["role"] != "assistant":
+            self._tell(EventKind.MESSAGE, data)
+            return None
+        index = data["index"] = self.said
+        self.said += 1
+        counts = {"prompt_tokens": prompt_tokens, "sampled_tokens": sampled_tokens}
+        if prompt_tokens is None and sampled_tokens is None:
+            counts = _used(message.get("usage"))
+        data.update((name, count) for name, count in counts.items() if count is not None)
+        self._tell(EventKind.MESSAGE, data)
+        return index
 
     def call(self, call_id: str, tool: str, arguments: Mapping[str, Any] | None, raw: str | None) -> None:
         """A tool call is about to run."""
@@ -136,7 +154,7 @@ class EpisodeLog:
         if answer.content:
             data["content"] = list(answer.content)
         if answer.refusal is not None:
-            data["refusal"] = str(answer.refusal)
+            data["error_kind"] = str(answer.refusal)
         if answer.traceback:
             data["traceback"] = answer.traceback
         if answer.raised_at is not None:
@@ -167,7 +185,7 @@ class EpisodeLog:
             "duration_s": duration_s,
         }
         if answer.refusal is not None:
-            data["refusal"] = str(answer.refusal)
+            data["error_kind"] = str(answer.refusal)
         self._tell(EventKind.AGENT_CALLED, data)
 
     def turn_ended(self, reply: Message | None) -> None:
@@ -217,3 +235,15 @@ class EpisodeLog:
 
     def _tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
         self._sink.event(Event(kind, time.time(), self.step, self.turn, data))
+
+
+def _used(usage: object) -> dict[str, int | None]:
+    """The counts of a message's `usage`; none where it is something else, for a player may put anything there."""
+    if not isinstance(usage, Mapping):
+        return {}
+    said = cast("Mapping[str, object]", usage)
+    return {"prompt_tokens": _count(said.get("prompt_tokens")), "sampled_tokens": _count(said.get("completion_tokens"))}
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None

@@ -58,7 +58,7 @@ class GoldAnswers:
                 CallError(
                     tool=data["tool"],
                     text=data["text"],
-                    refusal=Refusal(data["refusal"]),
+                    refusal=Refusal(data["error_kind"]),
                     raised_at=None if place is None else Place.from_json(place),
                     known=self._tools,
                 )

@@ -28,18 +28,19 @@ class EventKind(StrEnum):
     TURN_STARTED = "turn_started"
     """An agent was prompted (`agent`, `kind`: `played`, `scripted` or `model`, `system_prompt`, `prompt`, `tools`: `name`, `description`, `parameters` each)."""
     MESSAGE = "message"
-    """The agent said something (`message`)."""
+    """The agent said something (`message`, and `index`: which of its messages it is, from 0; where it is known, in tokens,
+    `prompt_tokens`: what it was sampled from, and `sampled_tokens`: what it is). Or a trainer's hook did (`message`)."""
     CALL = "call"
     """A tool call is about to run (`call_id`, `tool`, `arguments`, `raw`: the text the model wrote, or None)."""
     ANSWER = "answer"
     """What the call came to (`call_id`, `tool`, `text`, `is_error`, `ends_turn`, `content`, `duration_s`; of an error also
-    `refusal`, an `agent_env.envs.Refusal`; of one that the tool raised `traceback`, and `raised_at`: `path` in the bundle and
+    `error_kind`, an `agent_env.envs.Refusal`; of one that the tool raised `traceback`, and `raised_at`: `path` in the bundle and
     `line`)."""
     AGENT_SAID = "agent_said"
     """An agent that is not the played one said something (`agent`, `message`, `duration_s`; the first time in a
     turn of its own `heard`, and `system_prompt` where it is new; of a model also `model`, `usage`, `finish_reason`)."""
     AGENT_CALLED = "agent_called"
-    """Such an agent called a tool (`agent`, `call_id`, `tool`, `arguments`, `text`, `is_error`, `duration_s`; of an error also `refusal`)."""
+    """Such an agent called a tool (`agent`, `call_id`, `tool`, `arguments`, `text`, `is_error`, `duration_s`; of an error also `error_kind`)."""
     TURN_ENDED = "turn_ended"
     """The agent's turn is over (`reply`: its text, or None when there was none)."""
     CUT = "cut"

@@ -88,7 +88,7 @@ async def test_what_a_tool_raises_is_an_answer(make_task: MakeTask, sink: Any) -
     kinds = ["refused", "raised", "raised", "misfit", "no_such_tool", "misfit"]
     assert [answer.refusal for answer in answers] == kinds
     events = [event.data for event in sink.of("answer")]
-    assert [data["refusal"] for data in events] == kinds
+    assert [data["error_kind"] for data in events] == kinds
     assert events[1]["raised_at"] == {"path": "envs/counter.py", "line": 41}
     assert "raised_at" not in events[0]
 
