@@ -335,6 +335,35 @@ async def test_what_is_no_message_is_refused(make_task: MakeTask, message: Any) 
         assert await turn.end({"role": "assistant"}) is None  # type: ignore[typeddict-item]
 
 
+async def test_the_agents_messages_are_numbered_and_say_what_they_took(make_task: MakeTask, sink: Any) -> None:
+    """From 0, over all turns; a hook's message has no number. Counts are the trainer's, or those of the message itself."""
+    asks: Any = {"role": "assistant", "content": "Hm.", "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
+    odd: Any = {"role": "assistant", "content": "Odd.", "usage": {"prompt_tokens": -1, "completion_tokens": 10**30}}
+    odder: Any = {"role": "assistant", "content": "Odder.", "usage": "none"}
+    async with open_episode(make_task(), sink=sink) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        numbers = [
+            turn.record({"role": "assistant", "content": "One."}, prompt_tokens=7, sampled_tokens=3),
+            turn.record({"role": "user", "content": "Go on."}),
+            turn.record(asks),
+            turn.record(odd),
+            turn.record(odder),
+        ]
+        await turn.end(SAY)
+        await episode.result()
+    assert numbers == [0, None, 1, 2, 3]
+    told = [{key: value for key, value in event.data.items() if key != "message"} for event in sink.of("message")]
+    assert told == [
+        {"index": 0, "prompt_tokens": 7, "sampled_tokens": 3},
+        {},
+        {"index": 1, "prompt_tokens": 9, "sampled_tokens": 2},
+        {"index": 2},
+        {"index": 3},
+        {"index": 4},
+    ]
+
+
 async def test_everything_is_recorded_as_it_happens(make_task: MakeTask, sink: Any) -> None:
     """A run has every message, call, answer and score in order, with times that do not go back."""
     asks: Any = {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "name": "add", "arguments": "{}"}]}

@@ -100,6 +100,25 @@ async def test_what_servers_do_differently_is_read(endpoint: Any, message: dict[
     assert (await complete(endpoint.spec(), HELLO)).message["content"] == expected
 
 
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        "12",
+        {},
+        {"prompt_tokens": 12},
+        {"prompt_tokens": 12, "completion_tokens": True},
+        {"prompt_tokens": 12.0, "completion_tokens": 3},
+        {"prompt_tokens": -12, "completion_tokens": 3},
+        {"prompt_tokens": 12, "completion_tokens": 10**40},
+    ],
+)
+async def test_a_usage_that_does_not_say_both_counts_is_none(endpoint: Any, usage: object) -> None:
+    """A count that is missing, or cannot be one, is not taken for 0 or any other."""
+    endpoint.says({**endpoint.reply("Done."), "usage": usage})
+    assert (await complete(endpoint.spec(), HELLO)).usage is None
+
+
 async def test_every_call_has_an_id_of_its_own(endpoint: Any) -> None:
     """Servers that give none, or one twice, or that parse the arguments, are put right."""
     body = endpoint.reply(None, ("a", "{}"), ("b", "{}"), ("c", "{}"))

@@ -117,7 +117,9 @@ async def test_a_models_tokens_are_in_the_run(shop: Bundle, tmp_path: Path, endp
         sink = index.run("test")
         await play(shop.task("three"), model_player(endpoint.spec()), sink=sink)
         index.flush()
-        (message,) = [event.data["message"] for event in index.events(sink.run_id) if event.kind == "message"]
+        (told,) = [event.data for event in index.events(sink.run_id) if event.kind == "message"]
+    message = told["message"]
+    assert (told["index"], told["prompt_tokens"], told["sampled_tokens"]) == (0, 12, 3)
     assert message["usage"] == {"prompt_tokens": 12, "completion_tokens": 3}
     assert (message["model"], message["finish_reason"]) == ("small-001", "stop")
 
