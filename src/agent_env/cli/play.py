@@ -105,9 +105,8 @@ def command(*, bundle: Path, runs: Path, no_record: bool, as_json: bool, **optio
     group = chosen.group if chosen.group is not None else f"play/{time.strftime('%Y%m%d-%H%M%S')}"
     stopped = False
     judges = True if chosen.judges else None
-    with Recording.open(
-        folder, group, bundle=loaded, tasks=tasks, labels={"player": label}, judges=judges
-    ) as recording:
+    labels = {"player": label} if chosen.model is None else {"player": label, "model": chosen.model}
+    with Recording.open(folder, group, bundle=loaded, tasks=tasks, labels=labels, judges=judges) as recording:
         if player_of is None:
             _play_by_hand(tasks[0], recording, to_stderr=as_json)
         else:

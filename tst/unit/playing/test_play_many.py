@@ -257,6 +257,7 @@ def test_a_model_plays_many_tasks(shop_dir: Path, endpoint: Any, monkeypatch: py
     assert b"sk-secret" not in recorded
     with RunIndex.open(shop_dir / "runs", read_only=True) as index:
         assert {run.labels["player"] for run in index.all_runs("play/model")} == {"model small"}
+        assert {run.labels["model"] for run in index.all_runs("play/model")} == {"small"}
 
 
 def test_an_endpoint_that_refuses_fails_the_episodes(shop_dir: Path, endpoint: Any) -> None:
