@@ -16,12 +16,10 @@ __all__ = ["is_secret_name", "note_secret_name", "secret_values"]
 
 _SHORTEST = 8
 """A shorter value is no secret worth the name, and would be found in innocent words."""
-_PARTS = frozenset(
-    "KEY KEYS APIKEY TOKEN SECRET SECRETS PASSWORD PASSWD PASSPHRASE PASS PWD CREDENTIAL CREDENTIALS AUTH AUTHORIZATION"
-    " AUTHENTICATION OAUTH BEARER COOKIE".split()
+_PART = re.compile(
+    r"(API)?KEYS?|SECRETS?|PASS|PASSPHRASE|PWD|CREDENTIALS?|O?AUTH|AUTHORI[SZ]ATION|AUTHENTICATION|BEARER|COOKIE"
+    r"|.*(PASSWORD|PASSWD|APIKEY|SECRET|TOKEN)"
 )
-_ENDS = ("PASSWORD", "PASSWD", "APIKEY", "SECRET", "TOKEN")
-"""Also without a `_` before them, as in `PGPASSWORD`."""
 _FOLDERS = frozenset({"PWD", "OLDPWD"})
 _SEPARATOR = re.compile(r"[^A-Z0-9]+")
 
@@ -57,5 +55,4 @@ def is_secret_name(name: str) -> bool:
     upper = name.upper()
     if upper in _FOLDERS:
         return False
-    parts = [part for part in _SEPARATOR.split(upper) if part]
-    return any(part in _PARTS or part.endswith(_ENDS) for part in parts)
+    return any(_PART.fullmatch(part) for part in _SEPARATOR.split(upper))

@@ -1,52 +1,104 @@
-"""Writing a batch: every statement that records runs, in one transaction of the writer thread."""
+"""Writing a batch: every statement that records runs, in one transaction of the writer thread.
+
+A statement takes many rows: between two statements the thread may have to wait for the interpreter, and other processes
+with it for the lock.
+"""
 
 from __future__ import annotations
 
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from typing import Any
 
-from agent_env.runs._codec import chunks_of, encode
-from agent_env.runs._log import Ended, Opened, Part
+from agent_env.runs._codec import CODEC_ZSTD
+from agent_env.runs._log import Ended, RunLog
 from agent_env.runs._owner import Owner, this_process
+from agent_env.runs._packing import PackedChunk, PackedHead, PackedPart
 from agent_env.runs._schema import immediate
 from agent_env.runs.record import RECORD_VERSION, RunState, place_of
 
 __all__ = [
-    "PackedPart",
     "close_writer",
     "dead_writers",
     "delete_some_runs",
     "mark_interrupted",
-    "pack_part",
     "write_batch",
 ]
 
 _DELETE_AT_ONCE = 500
 """Runs a transaction deletes: other processes write in between."""
+_ROWS = (64, 16, 4, 1)
+"""How many rows a statement takes: few forms, so that each is prepared once."""
+
+_TOTALS = "events, messages, calls, call_errors, turns, tools, times, prompt_tokens, sampled_tokens, last_at_s"
+_END = "state, cut, failure_kind, failure_step, failure_message, scores, ended_at_s"
+_INSERT_RUNS = f"""
+INSERT INTO runs (key, run_id, record_version, group_key, writer_key, task_id, attempt, rollout, labels, bundle_name,
+    bundle_version, opened_at_s, reward, {_TOTALS}, {_END}) VALUES {{values}}
+"""
+_SET_TOTALS = ", ".join(f"{name} = new.{name}" for name in _TOTALS.split(", "))
+_SET_END = ", ".join(f"{name} = new.{name}" for name in _END.split(", "))
+_UPDATE_GOING = (
+    f"WITH new (key, {_TOTALS}) AS (VALUES {{values}}) UPDATE runs SET {_SET_TOTALS} FROM new WHERE runs.key = new.key"
+)
+_UPDATE_ENDED = f"""
+WITH new (key, reward, {_TOTALS}, {_END}) AS (VALUES {{values}})
+UPDATE runs SET {_SET_TOTALS}, {_SET_END}, reward = coalesce(new.reward, runs.reward) FROM new WHERE runs.key = new.key
+"""
+_UPDATE_REWARD = (
+    "WITH new (key, reward) AS (VALUES {values}) UPDATE runs SET reward = new.reward FROM new WHERE runs.key = new.key"
+)
+_LAST_ROLLOUTS = """
+WITH new (group_key, task_id, attempt) AS (VALUES {values}) SELECT new.group_key, new.task_id, new.attempt,
+    (SELECT coalesce(max(rollout) + 1, 0) FROM runs
+        WHERE group_key = new.group_key AND task_id = new.task_id AND attempt = new.attempt)
+FROM new
+"""
+_INSERT_CHUNKS = "INSERT INTO chunks (key, run_key, first_seq, count, raw_bytes, codec, body) VALUES {values}"
+_INSERT_WORDS = "INSERT INTO words (rowid, text) VALUES {values}"
+_INSERT_HEADS = "INSERT INTO heads (run_key, codec, body) VALUES {values}"
+_INSERT_TOKENS = "INSERT OR REPLACE INTO tokens (run_key, message, codec, body) VALUES {values}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedPart:
-    """A part whose bodies are compressed, so that the transaction only writes."""
+@dataclass(slots=True)
+class _Change:
+    """All that a batch has of one run."""
 
-    part: Part
-    head: bytes | None
-    chunks: list[tuple[int, int, int, bytes]]
-    """Of each chunk: the first event's place, how many events, their size before compression, the body."""
+    log: RunLog
+    last: PackedPart
+    """The newest part: its totals hold."""
+    head: PackedHead | None = None
+    ended: Ended | None = None
+    reward: float | None = None
+    chunks: list[PackedChunk] = field(default_factory=list[PackedChunk])
+    tokens: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    key: int | None = None
 
+    @property
+    def totals(self) -> tuple[Any, ...]:
+        """The values of `_TOTALS`."""
+        part = self.last
+        found = part.totals
+        return (
+            *(found.events, found.messages, found.calls, found.call_errors, found.turns),
+            *(part.tools, part.times, found.prompt_tokens, found.sampled_tokens, part.last_at_s),
+        )
 
-def pack_part(part: Part, pack: Callable[[bytes], bytes]) -> PackedPart:
-    """Compress a part."""
-    chunks: list[tuple[int, int, int, bytes]] = []
-    seq = part.first_seq
-    for lines in chunks_of(part.lines):
-        body = b"\n".join(lines)
-        chunks.append((seq, len(lines), len(body), pack(body)))
-        seq += len(lines)
-    return PackedPart(part=part, head=None if part.opened is None else pack(part.opened.head), chunks=chunks)
+    @property
+    def end(self) -> tuple[Any, ...]:
+        """The values of `_END`."""
+        if (ended := self.ended) is None:
+            return (RunState.RUNNING, None, None, None, None, "{}", None)
+        return (
+            *(ended.state, ended.cut, ended.failure_kind, ended.failure_step, ended.failure_message),
+            *(ended.scores, ended.at_s),
+        )
 
 
 def write_batch(conn: sqlite3.Connection, writer_key: int | None, batch: Sequence[PackedPart]) -> int:
@@ -58,33 +110,27 @@ def write_batch(conn: sqlite3.Connection, writer_key: int | None, batch: Sequenc
     Raises:
         sqlite3.Error: When it cannot be written; nothing is then.
     """
-    keys: dict[str, int | None] = {}
+    changes = _changes(batch)
     with immediate(conn):
         if writer_key is None:
             writer_key = _register(conn)
         else:
             conn.execute("UPDATE writers SET last_write_at_s = ? WHERE key = ?", (time.time(), writer_key))
-        groups: dict[str, float] = {}
-        for packed in batch:
-            log = packed.part.log
-            key = keys.get(log.run_id, log.key)
-            if packed.part.opened is not None:
-                key = _insert(conn, writer_key, packed, packed.part.opened)
-            elif key is None or not _update(conn, key, packed.part):
-                keys[log.run_id] = None
-                continue
-            keys[log.run_id] = key
-            groups[log.group] = max(packed.part.last_at_s, groups.get(log.group, 0.0))
-            conn.executemany(
-                "INSERT INTO chunks (run_key, first_seq, count, raw_bytes, codec, body) VALUES (?, ?, ?, ?, 1, ?)",
-                [(key, *chunk) for chunk in packed.chunks],
-            )
+        groups = _group_keys(conn, changes)
+        _insert_runs(conn, writer_key, [change for change in changes if change.head is not None], groups)
+        _update_runs(conn, [change for change in changes if change.head is None])
+        written = [change for change in changes if change.key is not None]
+        _write_bodies(conn, written)
+        newest: dict[int, float] = {}
+        for change in written:
+            key = groups[change.log.group]
+            newest[key] = max(change.last.last_at_s, newest.get(key, 0.0))
         conn.executemany(
-            "UPDATE groups SET last_at_s = max(last_at_s, ?) WHERE name = ?",
-            [(at_s, group) for group, at_s in groups.items()],
+            "UPDATE groups SET last_at_s = max(last_at_s, ?) WHERE key = ?",
+            [(at_s, key) for key, at_s in newest.items()],
         )
-    for packed in batch:  # only now: what a rolled back transaction numbered does not exist
-        packed.part.log.key = keys[packed.part.log.run_id]
+    for change in changes:  # only now: what a rolled back transaction numbered does not exist
+        change.log.key = change.key
     return writer_key
 
 
@@ -167,81 +213,132 @@ def _register(conn: sqlite3.Connection) -> int:
     return key
 
 
-def _insert(conn: sqlite3.Connection, writer_key: int, packed: PackedPart, opened: Opened) -> int:
-    part = packed.part
-    log = part.log
-    group_key = _group_key(conn, log.group, opened.at_s)
-    ended = part.ended or _under_way()
+def _changes(batch: Iterable[PackedPart]) -> list[_Change]:
+    """The batch run by run: what could not be written before may have several parts of one."""
+    changes: dict[str, _Change] = {}
+    for part in batch:
+        change = changes.setdefault(part.log.run_id, _Change(part.log, part))
+        change.last = part
+        change.head = change.head or part.head
+        change.ended = part.ended or change.ended
+        change.reward = change.reward if part.reward is None else part.reward
+        change.chunks += part.chunks
+        change.tokens |= dict(part.tokens)
+    return list(changes.values())
+
+
+def _insert_runs(
+    conn: sqlite3.Connection, writer_key: int, changes: Sequence[_Change], groups: Mapping[str, int]
+) -> None:
+    if not changes:
+        return
+    heads = [(change, change.head) for change in changes if change.head is not None]
+    places = [(groups[change.log.group], head.task_id, change.log.attempt) for change, head in heads]
+    rollouts = {tuple(row[:3]): int(row[3]) for row in _in_few(conn, _LAST_ROLLOUTS, list(dict.fromkeys(places)))}
+    key = int(conn.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs'").fetchone()[0])
+    rows: list[tuple[Any, ...]] = []
+    taken: Counter[tuple[Any, ...]] = Counter()
+    for (change, head), place in zip(heads, places, strict=True):
+        key += 1
+        change.key = key
+        rows.append(
+            (
+                *(key, change.log.run_id, RECORD_VERSION, place[0], writer_key, head.task_id, change.log.attempt),
+                *(rollouts[place] + taken[place], head.labels, head.bundle_name, head.bundle_version, head.at_s),
+                *(change.reward, *change.totals, *change.end),
+            )
+        )
+        taken[place] += 1
+    _in_few(conn, _INSERT_RUNS, rows)
+    _in_few(conn, _INSERT_HEADS, [(change.key, head.codec, head.body) for change, head in heads])
+
+
+def _update_runs(conn: sqlite3.Connection, changes: Sequence[_Change]) -> None:
+    """Say how runs go on. Those that were deleted meanwhile are left without a key."""
+    keys = [change.log.key for change in changes if change.log.key is not None]
+    if not keys:
+        return
+    states: dict[int, str] = dict(
+        conn.execute(
+            "SELECT key, state FROM runs WHERE key IN (SELECT value FROM json_each(?))", (str(keys),)
+        ).fetchall()
+    )
+    found = [change for change in changes if change.log.key in states]
+    for change in found:
+        change.key = change.log.key
+    going = [change for change in found if change.ended is None]
+    # A run that another process took for dead goes on as running when it writes again.
+    revived = [(change.key,) for change in going if states[change.log.key or 0] == RunState.INTERRUPTED]
+    conn.executemany("UPDATE runs SET state = 'running', ended_at_s = NULL WHERE key = ?", revived)
+    _in_few(conn, _UPDATE_GOING, [(change.key, *change.totals) for change in going])
+    ended = [(change.key, change.reward, *change.totals, *change.end) for change in found if change.ended is not None]
+    _in_few(conn, _UPDATE_ENDED, ended)
+    _in_few(conn, _UPDATE_REWARD, [(change.key, change.reward) for change in going if change.reward is not None])
+
+
+def _write_bodies(conn: sqlite3.Connection, changes: Iterable[_Change]) -> None:
+    # A key is never used again, not even that of a deleted chunk: the search index may still have its words.
+    key = int(
+        conn.execute(
+            "SELECT max(coalesce((SELECT max(key) FROM chunks), 0),"
+            " coalesce((SELECT value FROM marks WHERE name = 'last_chunk_deleted'), 0))"
+        ).fetchone()[0]
+    )
+    chunks: list[tuple[Any, ...]] = []
+    words: list[tuple[int, str]] = []
+    tokens: list[tuple[Any, ...]] = []
+    for change in changes:
+        for chunk in change.chunks:
+            key += 1
+            chunks.append((key, change.key, chunk.first_seq, chunk.count, chunk.raw_bytes, CODEC_ZSTD, chunk.body))
+            if chunk.words:
+                words.append((key, chunk.words))
+        tokens += [(change.key, message, CODEC_ZSTD, body) for message, body in change.tokens.items()]
+    _in_few(conn, _INSERT_CHUNKS, chunks)
+    _in_few(conn, _INSERT_WORDS, words)
+    _in_few(conn, _INSERT_TOKENS, tokens)
+
+
+def _group_keys(conn: sqlite3.Connection, changes: Iterable[_Change]) -> dict[str, int]:
+    """The keys of the groups of a batch, by name; those of new runs are made where they are not there."""
+    keys: dict[str, int] = {}
+    for change in changes:
+        group = change.log.group
+        if group in keys:
+            continue
+        name = group if change.head is None else change.head.group
+        found = conn.execute("SELECT key FROM groups WHERE name = ?", (name,)).fetchone()
+        if found is not None:
+            keys[group] = int(found[0])
+        elif change.head is not None:
+            keys[group] = _new_group(conn, name, change.head.at_s)
+    return keys
+
+
+def _new_group(conn: sqlite3.Connection, name: str, at_s: float) -> int:
+    place = place_of(name)
+    where = (None, None, None) if place is None else (place.training, place.split, place.step)
     key = conn.execute(
-        "INSERT INTO runs (run_id, record_version, group_key, writer_key, task_id, attempt, rollout, state, cut, reward,"
-        " failure_kind, failure_step, failure_message, scores, labels, bundle_name, bundle_version,"
-        " events, messages, calls, call_errors, turns, opened_at_s, ended_at_s, last_at_s)"
-        " VALUES (?, ?, ?, ?, ?, ?, (SELECT coalesce(max(rollout) + 1, 0) FROM runs"
-        " WHERE group_key = ? AND task_id = ? AND attempt = ?),"
-        " ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(log.run_id, RECORD_VERSION, group_key, writer_key, opened.task_id, log.attempt),
-            *(group_key, opened.task_id, log.attempt),
-            *(ended.state, ended.cut, part.reward),
-            *(ended.failure_kind, ended.failure_step, ended.failure_message, ended.scores),
-            *(encode(log.labels).decode("ascii"), opened.bundle_name, opened.bundle_version),
-            *part.counts,
-            *(opened.at_s, None if part.ended is None else ended.at_s, part.last_at_s),
-        ),
+        "INSERT INTO groups (name, training, split, step, first_at_s, last_at_s) VALUES (?, ?, ?, ?, ?, ?)",
+        (name, *where, at_s, at_s),
     ).lastrowid
     assert key is not None
-    conn.execute("INSERT INTO heads VALUES (?, 1, ?)", (key, packed.head))
     return key
 
 
-def _group_key(conn: sqlite3.Connection, group: str, at_s: float) -> int:
-    place = place_of(group)
-    conn.execute(
-        "INSERT INTO groups (name, training, split, step, first_at_s, last_at_s) VALUES (?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT DO NOTHING",
-        (
-            group,
-            None if place is None else place.training,
-            None if place is None else place.split,
-            None if place is None else place.step,
-            at_s,
-            at_s,
-        ),
-    )
-    return int(conn.execute("SELECT key FROM groups WHERE name = ?", (group,)).fetchone()[0])
+def _in_few(conn: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Run a statement with `{values}` in it over all rows, many at a time."""
+    found: list[tuple[Any, ...]] = []
+    at = 0
+    for size in _ROWS:
+        while len(rows) - at >= size:
+            values = list(chain.from_iterable(rows[at : at + size]))
+            found += conn.execute(_with_rows(sql, size, len(rows[at])), values).fetchall()
+            at += size
+    return found
 
 
-def _update(conn: sqlite3.Connection, key: int, part: Part) -> bool:
-    # A run that another process took for dead goes on as running when it writes again.
-    found = conn.execute(
-        "UPDATE runs SET events = ?, messages = ?, calls = ?, call_errors = ?, turns = ?, last_at_s = ?,"
-        " ended_at_s = CASE state WHEN 'interrupted' THEN NULL ELSE ended_at_s END,"
-        " state = CASE state WHEN 'interrupted' THEN 'running' ELSE state END WHERE key = ?",
-        (*part.counts, part.last_at_s, key),
-    ).rowcount
-    if not found:
-        return False
-    if (ended := part.ended) is not None:
-        conn.execute(
-            "UPDATE runs SET state = ?, cut = ?, failure_kind = ?, failure_step = ?, failure_message = ?, scores = ?,"
-            " ended_at_s = ? WHERE key = ?",
-            (
-                *(ended.state, ended.cut, ended.failure_kind, ended.failure_step, ended.failure_message),
-                *(ended.scores, ended.at_s, key),
-            ),
-        )
-    if part.reward is not None:
-        conn.execute("UPDATE runs SET reward = ? WHERE key = ?", (part.reward, key))
-    return True
-
-
-def _under_way() -> Ended:
-    return Ended(
-        state=RunState.RUNNING,
-        cut=None,
-        failure_kind=None,
-        failure_step=None,
-        failure_message=None,
-        scores="{}",
-        at_s=0.0,
-    )
+@lru_cache(maxsize=100)
+def _with_rows(sql: str, rows: int, columns: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return sql.format(values=", ".join([row] * rows))

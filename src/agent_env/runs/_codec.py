@@ -7,19 +7,35 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import zstandard
 
 from agent_env.errors import RunIndexError
 
-__all__ = ["CHUNK_BYTES", "CHUNK_EVENTS", "chunks_of", "column_text", "decode", "encode", "packer", "unpack"]
+__all__ = [
+    "CHUNK_BYTES",
+    "CHUNK_EVENTS",
+    "CODEC_RAW",
+    "CODEC_ZSTD",
+    "chunk_ends",
+    "column_text",
+    "decode",
+    "encode",
+    "packer",
+    "unpack",
+]
 
 CHUNK_BYTES = 256 * 1024
 """A chunk is closed when its events reach this size, so that a page of a long run is a few chunks."""
 CHUNK_EVENTS = 64
 """A chunk has at most this many events."""
+CODEC_RAW = 0
+"""A body that is not compressed."""
+CODEC_ZSTD = 1
+_MOST_BYTES = 1 << 30
+"""What an event can come to: SQLite takes no larger body."""
 
 _JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
@@ -58,18 +74,16 @@ def column_text(text: str, limit: int | None = None) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def chunks_of(lines: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
-    """Split encoded events into chunks."""
-    chunk: list[bytes] = []
-    size = 0
-    for line in lines:
-        if chunk and (len(chunk) >= CHUNK_EVENTS or size + len(line) > CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(line)
-        size += len(line)
-    if chunk:
-        yield chunk
+def chunk_ends(sizes: Sequence[int]) -> Iterator[int]:
+    """Where chunks end, of events of these sizes: the place after the last event of each."""
+    first = size = 0
+    for at, more in enumerate(sizes):
+        if at > first and (at - first >= CHUNK_EVENTS or size + more > CHUNK_BYTES):
+            yield at
+            first, size = at, 0
+        size += more
+    if sizes:
+        yield len(sizes)
 
 
 def packer() -> Callable[[bytes], bytes]:
@@ -77,13 +91,18 @@ def packer() -> Callable[[bytes], bytes]:
     return zstandard.ZstdCompressor(level=3).compress
 
 
-def unpack(body: bytes) -> bytes:
+def unpack(body: bytes, codec: int = CODEC_ZSTD) -> bytes:
     """Decompress what a `packer` made.
 
     Raises:
         RunIndexError: When it is something else.
     """
+    if codec == CODEC_RAW:
+        return body
     try:
+        # The size stands in the body itself: one that is damaged may ask for any amount of memory.
+        if codec != CODEC_ZSTD or not 0 <= zstandard.frame_content_size(body) <= _MOST_BYTES:
+            raise RunIndexError(f"a record in the run index is damaged: no body of {len(body)} bytes looks like this")
         return zstandard.ZstdDecompressor().decompress(body)
     except zstandard.ZstdError as exc:
         raise RunIndexError(f"a record in the run index is damaged: {exc}") from exc

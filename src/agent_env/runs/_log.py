@@ -4,49 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 from agent_env.outcome import EpisodeResult
 from agent_env.runs._codec import column_text, encode
-from agent_env.runs.record import EventLike, HeaderLike
+from agent_env.runs._totals import Totals, TotalsSoFar
+from agent_env.runs.record import HeaderLike, SampledTokens
 
-__all__ = ["Counts", "Ended", "Opened", "Part", "RunLog"]
+__all__ = ["Ended", "Noted", "Opened", "Part", "RunLog"]
 
 _MESSAGE_CHARS = 2_000
-
-
-class Counts(NamedTuple):
-    """What a run has come to so far; all of it, not what is new."""
-
-    events: int = 0
-    messages: int = 0
-    calls: int = 0
-    call_errors: int = 0
-    turns: int = 0
-
-    def with_event(self, event: EventLike) -> Counts:
-        """The counts after `event`."""
-        events, messages, calls, call_errors, turns = self
-        match event.kind:
-            case "message":
-                messages += _is_assistants(event.data.get("message"))
-            case "call":
-                calls += 1
-            case "answer":
-                call_errors += bool(event.data.get("is_error"))
-            case "turn_started":
-                turns += 1
-            case _:
-                pass
-        return Counts(events + 1, messages, calls, call_errors, turns)
-
-
-def _is_assistants(message: object) -> bool:
-    """Whether the agent wrote it: hooks and trainers may put in others."""
-    return (
-        not isinstance(message, Mapping)
-        or cast("Mapping[str, object]", message).get("role", "assistant") == "assistant"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +66,21 @@ class Ended:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """One event on its way."""
+
+    line: bytes
+    """All of it, as JSON."""
+    text: str
+    """What of it can be searched for."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it holds in memory."""
+        return len(self.line) + len(self.text)
+
+
 @dataclass(slots=True, kw_only=True)
 class RunLog:
     """One run's state. The upper fields are guarded by the writer's lock, the lower ones are the writer thread's."""
@@ -113,9 +95,11 @@ class RunLog:
     """How it ended, until the writer takes it."""
     reward: float | None = None
     """Its reward, until the writer takes it."""
-    lines: list[bytes] = field(default_factory=list[bytes])
+    events: list[Noted] = field(default_factory=list[Noted])
     """Its events, until the writer takes them."""
-    counts: Counts = field(default_factory=Counts)
+    sampled: dict[int, SampledTokens] = field(default_factory=dict[int, SampledTokens])
+    """What its messages were sampled as, until the writer takes it."""
+    totals: TotalsSoFar = field(default_factory=lambda: TotalsSoFar(0.0))
     last_at_s: float = 0.0
 
     key: int | None = None
@@ -128,11 +112,12 @@ class RunLog:
             opened=self.opened,
             ended=self.ended,
             reward=self.reward,
-            lines=self.lines,
-            counts=self.counts,
+            events=self.events,
+            sampled=self.sampled,
+            totals=self.totals.now(),
             last_at_s=self.last_at_s,
         )
-        self.opened, self.ended, self.reward, self.lines = None, None, None, []
+        self.opened, self.ended, self.reward, self.events, self.sampled = None, None, None, [], {}
         return part
 
 
@@ -144,16 +129,12 @@ class Part:
     opened: Opened | None
     ended: Ended | None
     reward: float | None
-    lines: list[bytes]
-    counts: Counts
+    events: list[Noted]
+    sampled: Mapping[int, SampledTokens]
+    totals: Totals
     last_at_s: float
 
     @property
     def first_seq(self) -> int:
-        """The place in the run of the first of `lines`."""
-        return self.counts.events - len(self.lines)
-
-    @property
-    def size_bytes(self) -> int:
-        """What it holds, before compression."""
-        return sum(map(len, self.lines)) + (0 if self.opened is None else len(self.opened.head))
+        """The place in the run of the first of `events`."""
+        return self.totals.events - len(self.events)

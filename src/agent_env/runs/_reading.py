@@ -16,6 +16,7 @@ from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._batch import dead_writers
 from agent_env.runs._codec import decode, unpack
 from agent_env.runs._schema import connect_reader, saying
+from agent_env.runs._tokens import unpack_tokens
 from agent_env.runs.record import (
     GroupSummary,
     RunEvent,
@@ -24,11 +25,12 @@ from agent_env.runs.record import (
     RunRecord,
     RunState,
     RunSummary,
+    SampledTokens,
     ToolCount,
     place_of,
 )
 
-__all__ = ["Reader", "read_groups", "read_page", "read_record", "read_summary", "summary_of"]
+__all__ = ["Reader", "read_groups", "read_page", "read_record", "read_sampled", "read_summary", "summary_of"]
 
 _LIMIT_S = 10.0
 _PAGE_BYTES = 4 << 20
@@ -198,8 +200,8 @@ def read_record(conn: sqlite3.Connection, run_id: str, *, first: int = 0, limit:
         UsageError: When no run, or more than one, has such an id.
     """
     row = _run_row(conn, run_id)
-    head_row = conn.execute("SELECT body FROM heads WHERE run_key = ?", (row["key"],)).fetchone()
-    head: Mapping[str, Any] = {} if head_row is None else decode(unpack(head_row[0]))
+    head_row = conn.execute("SELECT body, codec FROM heads WHERE run_key = ?", (row["key"],)).fetchone()
+    head: Mapping[str, Any] = {} if head_row is None else decode(unpack(*head_row))
     events: list[RunEvent] = []
     size = 0
     chunks = conn.execute(
@@ -223,6 +225,22 @@ def read_record(conn: sqlite3.Connection, run_id: str, *, first: int = 0, limit:
         events=tuple(events),
         next_event=last if last < row["events"] and events else None,
     )
+
+
+def read_sampled(
+    conn: sqlite3.Connection, run_id: str, *, first_message: int = 0, limit: int = 200
+) -> dict[int, SampledTokens]:
+    """What some of a run's messages were sampled as, by message.
+
+    Raises:
+        UsageError: When no run, or more than one, has such an id.
+        RunIndexError: When what was kept is damaged.
+    """
+    rows = conn.execute(
+        "SELECT message, body FROM tokens WHERE run_key = ? AND message >= ? ORDER BY message LIMIT ?",
+        (_run_row(conn, run_id)["key"], first_message, limit),
+    )
+    return {message: unpack_tokens(body) for message, body in rows}
 
 
 def dead_json(conn: sqlite3.Connection) -> str:

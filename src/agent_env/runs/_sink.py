@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent_env.errors import RewardError, RunIndexError
+from agent_env.errors import RewardError, RunIndexError, UsageError
 from agent_env.outcome import EpisodeResult
 from agent_env.runs._codec import encode
-from agent_env.runs._log import Ended, Opened, RunLog
+from agent_env.runs._log import Ended, Noted, Opened, RunLog
+from agent_env.runs._tokens import checked_tokens, size_of
+from agent_env.runs._totals import TotalsSoFar
+from agent_env.runs._words import searchable
 from agent_env.runs._writer import Writer
-from agent_env.runs.record import EventLike, HeaderLike
+from agent_env.runs.record import EventLike, HeaderLike, SampledTokens
 
 __all__ = ["RunSink", "new_sink"]
 
@@ -52,7 +55,7 @@ class RunSink:
         start = Opened.of(header, now)
 
         def change(log: RunLog) -> int:
-            log.opened, log.last_at_s = start, now
+            log.opened, log.last_at_s, log.totals = start, now, TotalsSoFar(now)
             return len(start.head)
 
         self._is_opened = True
@@ -73,12 +76,35 @@ class RunSink:
                 "data": dict(event.data),
             }
         )
+        noted = Noted(line, searchable(str(event.kind), event.data))
+        now = time.time()
 
         def change(log: RunLog) -> int:
-            log.lines.append(line)
-            log.counts = log.counts.with_event(event)
-            log.last_at_s = max(log.last_at_s, time.time())
-            return len(line)
+            log.events.append(noted)
+            log.totals.note(event, now)
+            log.last_at_s = max(log.last_at_s, now)
+            return noted.size_bytes
+
+        self._note(change)
+
+    def sampled(self, message: int, tokens: SampledTokens) -> None:
+        """Record what a message was sampled as; also after `ended`, for a trainer that knows it later.
+
+        Args:
+            message: The how-manieth message of the played agent it is, from 0. Again replaces what was recorded.
+            tokens: Its tokens.
+
+        Raises:
+            UsageError: When there are not as many pieces or log-probs as ids.
+            RunIndexError: When the run was not started, or the index cannot record.
+        """
+        checked = checked_tokens(tokens)
+        if message < 0:
+            raise UsageError(f"messages are counted from 0, not {message}")
+
+        def change(log: RunLog) -> int:
+            log.sampled[message] = checked
+            return size_of(checked)
 
         self._note(change)
 
@@ -92,6 +118,7 @@ class RunSink:
         end = Ended.of(result, now)
 
         def change(log: RunLog) -> int:
+            log.totals.spend_until(now, now)
             log.ended, log.last_at_s = end, now
             return 0
 

@@ -139,7 +139,11 @@ CREATE TABLE tokens (
 CREATE UNIQUE INDEX tokens_by_run ON tokens (run_key, message);
 
 -- The words of each chunk, by its key. Those of deleted chunks stay until the index is built anew.
-CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, tokenize='unicode61');
+-- Which chunks have a word and not where in them: what is found is read again.
+CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize='unicode61');
+
+-- last_chunk_deleted: the greatest key of a chunk that was deleted.
+CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
 UPDATE groups SET (finished, messages, calls, call_errors, turns, seconds) = (
     SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(calls), 0), coalesce(sum(call_errors), 0),
@@ -153,6 +157,9 @@ DROP TRIGGER runs_updated;
 CREATE TRIGGER runs_inserted AFTER INSERT ON runs BEGIN {_ADD_2} END;
 CREATE TRIGGER runs_deleted AFTER DELETE ON runs BEGIN
     {_TAKE_2}
+    INSERT INTO marks SELECT 'last_chunk_deleted', key FROM
+        (SELECT max(key) AS key FROM chunks WHERE run_key = OLD.key) WHERE key IS NOT NULL
+        ON CONFLICT DO UPDATE SET value = max(value, excluded.value);
     DELETE FROM heads WHERE run_key = OLD.key;
     DELETE FROM chunks WHERE run_key = OLD.key;
     DELETE FROM tokens WHERE run_key = OLD.key;

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from agent_env.errors import RunIndexError
-from agent_env.runs._batch import PackedPart, close_writer, pack_part, write_batch
+from agent_env.runs._batch import close_writer, write_batch
 from agent_env.runs._codec import packer
 from agent_env.runs._log import RunLog
+from agent_env.runs._mask import Mask
+from agent_env.runs._packing import PackedPart, pack_part
 from agent_env.runs._schema import busy_retried, immediate, saying
 
 __all__ = ["BATCH_S", "FULL_BYTES", "Writer"]
@@ -186,7 +188,7 @@ class Writer:
         self._conn.close()
         atexit.unregister(self._close_at_exit)
         if self._error is not None:
-            lost = len({packed.part.log.run_id for packed in self._carried} | set(self._dirty))
+            lost = len({packed.log.run_id for packed in self._carried} | set(self._dirty))
             raise RunIndexError(f"{self._error}; the index was closed, and the end of {lost} run(s) is not in it")
 
     def _close_at_exit(self) -> None:
@@ -236,8 +238,8 @@ class Writer:
             self._errands = []
             self._is_hurried = False
             is_last = self._phase is _Phase.CLOSED
-        pack = packer()
-        self._carried += [pack_part(part, pack) for part in parts]
+        pack, mask = packer(), Mask()
+        self._carried += [pack_part(part, pack, mask) for part in parts]
         error = self._write() if self._carried or self._owed else None
         while jobs:
             if error is None:
@@ -254,7 +256,7 @@ class Writer:
 
     def _write(self) -> RunIndexError | None:
         """Write what is carried and run what is owed; what fails is kept for the next time."""
-        size = sum(packed.part.size_bytes for packed in self._carried)
+        size = sum(packed.size_bytes for packed in self._carried)
         error = None
         try:
             self._check_place()

@@ -15,11 +15,11 @@ import anyio
 
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._batch import delete_some_runs, mark_interrupted
-from agent_env.runs._reading import Reader, read_groups, read_page, read_record, read_summary
+from agent_env.runs._reading import Reader, read_groups, read_page, read_record, read_sampled, read_summary
 from agent_env.runs._schema import FILE_NAME, busy_retried, connect_reader, connect_writer, saying
 from agent_env.runs._sink import RunSink, new_sink
 from agent_env.runs._writer import Writer
-from agent_env.runs.record import GroupSummary, RunEvent, RunPage, RunRecord, RunState, RunSummary
+from agent_env.runs.record import GroupSummary, RunEvent, RunPage, RunRecord, RunState, RunSummary, SampledTokens
 
 __all__ = ["RunIndex"]
 
@@ -188,6 +188,21 @@ class RunIndex:
             record = self.read(run_id, first=first)
             yield from record.events
             first = record.next_event
+
+    def sampled(self, run_id: str, *, first_message: int = 0, limit: int = 200) -> dict[int, SampledTokens]:
+        """The tokens that a run's messages were sampled as, where the trainer gave them, by message.
+
+        Args:
+            run_id: Its id, or the start of it.
+            first_message: The first message of the page: the played agent's messages are counted from 0.
+            limit: Messages on a page.
+
+        Raises:
+            UsageError: When no run, or more than one, has such an id.
+            RunIndexError: When the index cannot be read, or the tokens are damaged.
+        """
+        with self._reader.asking() as conn:
+            return read_sampled(conn, run_id, first_message=first_message, limit=limit)
 
     def delete_group(self, group: str) -> int:
         """Delete the runs of `group` and of all groups below it, as `grid` has `grid/train/step-0003` below it.

@@ -1,0 +1,115 @@
+"""What of a run can be searched for: the texts of an event, and their words as the search index has them.
+
+Prompts, messages, calls with their arguments, answers, explanations and failures. Not system prompts and tool descriptions,
+which are the same in every run of a bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+__all__ = ["TEXT_CHARS", "as_pairs", "as_signs", "searchable"]
+
+TEXT_CHARS = 20_000
+"""Of each text, what is searched."""
+
+# Scripts that put no spaces between words: kana, Han, Hangul, full-width forms and the planes of rarer signs; Thai, Lao,
+# Khmer and Burmese.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff]+"
+)
+
+
+def searchable(kind: str, data: Mapping[str, Any]) -> str:
+    """The texts of an event, one after the other; empty where it has none."""
+    match kind:
+        case "message":
+            return _message(data.get("message"))
+        case "answer":
+            return _text(data.get("text"))
+        case "call":
+            return f"{_text(data.get('tool'))}\n{_arguments(data)}"
+        case "turn_started":
+            return _text(data.get("prompt"))
+        case "agent_said":
+            return _message(data.get("message"))
+        case "agent_called":
+            return "\n".join((_text(data.get("tool")), _arguments(data), _text(data.get("text"))))
+        case "score":
+            return _text(data.get("explanation"))
+        case "failure":
+            return f"{_text(data.get('kind'))}\n{_text(data.get('message'))}"
+        case "skipped":
+            return _text(data.get("reason"))
+        case _:
+            return ""
+
+
+def as_pairs(text: str) -> str:
+    """What the search index is given: runs of a script without spaces as overlapping pairs of signs.
+
+    The index knows which chunks have a word and not where: a pair says more than a sign does.
+    """
+    text = _written(text)
+    return text if text.isascii() else _UNSPACED.sub(_pairs, text)
+
+
+def as_signs(text: str) -> str:
+    """The text with each sign of such a script as a word of its own, to look for a phrase in."""
+    text = _written(text)
+    return text if text.isascii() else _UNSPACED.sub(_signs, text)
+
+
+def _written(text: str) -> str:
+    # SQLite takes no lone surrogate, and a text ends for it at a NUL.
+    if "\x00" in text:
+        text = text.replace("\x00", " ")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _pairs(found: re.Match[str]) -> str:
+    signs = found[0]
+    # The last sign stands alone, so that each can be found as the beginning of a word.
+    return f" {' '.join(signs[at : at + 2] for at in range(len(signs)))} "
+
+
+def _signs(found: re.Match[str]) -> str:
+    return f" {' '.join(found[0])} "
+
+
+def _message(message: object) -> str:
+    if not isinstance(message, Mapping):
+        return _text(message)
+    fields = cast("Mapping[str, object]", message)
+    text = _text(fields.get("content"))
+    unreadable = _text(fields.get("unreadable_calls"))
+    return f"{text}\n{unreadable}" if unreadable else text
+
+
+def _arguments(data: Mapping[str, Any]) -> str:
+    arguments = data.get("arguments")
+    if arguments is None:
+        return _text(data.get("raw"))
+    try:
+        return json.dumps(arguments, ensure_ascii=False)[:TEXT_CHARS]
+    except (TypeError, ValueError, RecursionError):
+        return _text(data.get("raw"))
+
+
+def _text(value: object) -> str:
+    """The text of a message's content: a string, or parts with a text or thinking in each."""
+    if isinstance(value, str):
+        return value[:TEXT_CHARS]
+    if isinstance(value, Mapping):
+        part = cast("Mapping[str, object]", value)
+        return next((text[:TEXT_CHARS] for name in _PARTS if isinstance(text := part.get(name), str)), "")
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return "\n".join(filter(None, map(_text, cast("Sequence[object]", value))))[:TEXT_CHARS]
+    return ""
+
+
+_PARTS = ("text", "thinking", "reasoning", "raw")
