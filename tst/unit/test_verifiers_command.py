@@ -118,58 +118,81 @@ async def test_a_file_may_be_the_score(
     score: ScoreIt, written: str, value: float, explanation: str, metrics: dict[str, float]
 ) -> None:
     """A number, or what a Python verifier returns, as JSON."""
-    scored = await score(f"printf '%s' '{written}' > out.json", score_file="out.json")
+    scored = await score(f"printf '%s' '{written}' > $AGENT_ENV_SCORE", score_file="out.json")
     assert (scored.value, scored.explanation, dict(scored.metrics)) == (value, explanation, metrics)
 
 
 async def test_a_file_is_the_score_whatever_the_exit_code(score: ScoreIt) -> None:
     """Test runners exit with 1 where a test failed, and a share of them may have passed."""
-    assert (await score("echo 0.25 > out; exit 1", score_file="out")).value == 0.25
+    assert (await score('echo 0.25 > "$AGENT_ENV_SCORE"; exit 1', score_file="out")).value == 0.25
+
+
+async def test_the_file_has_the_name_and_folders_that_are_asked_for(score: ScoreIt) -> None:
+    """Some programs take a folder, or look at the end of the name."""
+    command = 'case "$AGENT_ENV_SCORE" in */logs/deep/reward.json) echo 0.5 > "$AGENT_ENV_SCORE";; esac'
+    assert (await score(command, score_file="logs/deep/reward.json")).value == 0.5
 
 
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("true", "the command (exit code 0) wrote no score to 'out'"),
-        ("exit 3", "the command (exit code 3) wrote no score to 'out'"),
-        ("touch out", "the score file 'out' has no JSON in it but 'nothing': write a finite number, or an object"),
-        ("echo 3/4 > out", "the score file 'out' has no JSON in it but '3/4'"),
-        ("echo NaN > out", "the score file 'out' has no JSON in it but 'NaN'"),
-        ("echo 1e999 > out", "the score file 'out' returned inf: return a finite number"),
-        ("echo '\"1\"' > out", "the score file 'out' returned the string '1', which is no number"),
-        ("echo null > out", "the score file 'out' returned None, which is no number"),
-        ("echo '{\"points\": 1}' > out", "the score file 'out' returned a key 'points': write one of score"),
-        ("printf '\\377' > out", "the score file 'out' has no JSON in it but"),
-        ("head -c 2000000 /dev/zero > out", "the score file 'out' cannot be read: it has 2,000,000 bytes"),
-        ("mkdir out", "the score file 'out' cannot be read: Is a directory"),
-        ("yes '[' | head -n 100000 > out", "the score file 'out' has no JSON in it but"),
+        ("true", 'the command (exit code 0) wrote no score to "$AGENT_ENV_SCORE"'),
+        ("exit 3", 'the command (exit code 3) wrote no score to "$AGENT_ENV_SCORE"'),
+        (
+            "touch OUT",
+            "what the command wrote to $AGENT_ENV_SCORE has no JSON in it but 'nothing': write a finite number, or",
+        ),
+        ("echo 3/4 > OUT", "what the command wrote to $AGENT_ENV_SCORE has no JSON in it but '3/4'"),
+        ("echo NaN > OUT", "what the command wrote to $AGENT_ENV_SCORE has no JSON in it but 'NaN'"),
+        ("echo 1e999 > OUT", "what the command wrote to $AGENT_ENV_SCORE returned inf: return a finite number"),
+        (
+            "echo '\"1\"' > OUT",
+            "what the command wrote to $AGENT_ENV_SCORE returned the string '1', which is no number",
+        ),
+        ("echo null > OUT", "what the command wrote to $AGENT_ENV_SCORE returned None, which is no number"),
+        (
+            "echo '{\"points\": 1}' > OUT",
+            "what the command wrote to $AGENT_ENV_SCORE returned a key 'points': write one of",
+        ),
+        ("printf '\\377' > OUT", "what the command wrote to $AGENT_ENV_SCORE has no JSON in it but"),
+        (
+            "head -c 2000000 /dev/zero > OUT",
+            "what the command wrote to $AGENT_ENV_SCORE cannot be read: it has 2,000,000",
+        ),
+        ("mkdir OUT", "what the command wrote to $AGENT_ENV_SCORE cannot be read: Is a directory"),
+        ("yes '[' | head -n 100000 > OUT", "what the command wrote to $AGENT_ENV_SCORE has no JSON in it but"),
     ],
 )
 async def test_a_file_without_a_finite_number_fails_the_step(score: ScoreIt, command: str, said: str) -> None:
     """There is no score that nobody wrote."""
     with pytest.raises(StepFailedError) as caught:
-        await score(command, score_file="out")
+        await score(command.replace("OUT", '"$AGENT_ENV_SCORE"'), score_file="out")
     assert caught.value.kind is FailureKind.SCORE_INVALID
     assert caught.value.message.startswith(said)
 
 
 @pytest.mark.parametrize("before", ["echo 1 > out", "mkdir out && echo 1 > out/x", "ln -s /etc/passwd out"])
-async def test_an_agent_cannot_write_its_score_before(score: ScoreIt, box: Sandbox, before: str) -> None:
-    """What is at the place of the file is taken away before the command runs."""
+async def test_what_an_agent_writes_under_the_file_s_name_is_no_score(
+    score: ScoreIt, box: Sandbox, before: str
+) -> None:
+    """The score is in a folder that is made for the verifier, which the command is told; not where the agent worked."""
     await box.run(before)
-    with pytest.raises(StepFailedError, match="wrote no score to 'out'"):
+    with pytest.raises(StepFailedError, match="wrote no score to "):
         await score("true", score_file="out")
-    assert (await score("echo 0 > out", score_file="out")).value == 0.0
-    assert len(await box.read_file("/etc/passwd")) > 2
+    assert (await score("echo 0 > $AGENT_ENV_SCORE", score_file="out")).value == 0.0
+    assert (await box.run("test -e out")).is_ok
 
 
-async def test_a_folder_outside_is_not_removed_for_a_score(score: ScoreIt, box: Sandbox) -> None:
-    """On a host without isolation it may be anybody's."""
-    await box.write_file("../mine/thesis", "50,000 words")
-    for written in (str(box.root.parent / "mine"), "../mine"):
-        with pytest.raises(StepFailedError, match="cannot be taken away before the command"):
-            await score("true", score_file=written)
-    assert await box.read_file("../mine/thesis") == b"50,000 words"
+@pytest.mark.parametrize("place", ["/tmp/score.json", "../score.json", ".", "a/../../b"])
+async def test_a_score_file_outside_the_verifier_s_folder_is_refused(score: ScoreIt, place: str) -> None:
+    """An agent could write there; the message says where to write instead."""
+    with pytest.raises(StepFailedError) as caught:
+        await score("true", score_file=place)
+    assert caught.value.kind is FailureKind.VERIFIER_RAISED
+    assert caught.value.message == (
+        f"score_file '{place}' is no path in the verifier's own folder: write a name, as in score_file: score.json, and have "
+        'the command write to "$AGENT_ENV_SCORE"'
+    )
 
 
 async def test_the_bundle_s_files_are_there_for_the_command_alone(score: ScoreIt, box: Sandbox) -> None:

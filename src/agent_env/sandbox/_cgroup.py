@@ -22,8 +22,8 @@ __all__ = ["ControlGroups", "limits"]
 
 _ENTER = 'echo $$ >"$0" && exec "$@"'
 """A shell that goes into a group, and becomes the command that follows."""
-_BESIDES = 2
-"""Processes in a sandbox's group that are not its commands: bubblewrap, and the first process."""
+_BESIDES = 3
+"""Processes in a sandbox's group that are not its commands: bubblewrap, and the first one of each side."""
 _REMOVE_S = 2.0
 _PREFIX = "agent-env-"
 
@@ -49,7 +49,8 @@ def limits(name: str, spec: SandboxSpec) -> Generator[tuple[Sequence[str], bool]
     if groups is None:
         yield (), False
         return
-    with groups.group(name, memory_bytes=spec.memory_mb * 2**20, processes=spec.processes) as enter:
+    # Twice as many: what an agent left running is not to keep a verifier from starting as many itself.
+    with groups.group(name, memory_bytes=spec.memory_mb * 2**20, processes=2 * spec.processes) as enter:
         yield enter, True
 
 

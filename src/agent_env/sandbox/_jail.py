@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-__all__ = ["ENVIRONMENT", "PRIVATE_DIR", "ROOT", "Jail", "jail_command"]
+__all__ = ["ENVIRONMENT", "PRIVATE_DIR", "ROOT", "VERIFIERS_DIR", "Jail", "jail_command", "shm_bytes"]
 
 ROOT = PurePosixPath("/workspace")
 PRIVATE_DIR = PurePosixPath("/run/agent-env")
+VERIFIERS_DIR = PurePosixPath("/run/agent-env-verifiers")
+"""The folder that is for verifiers alone: what is for one verifier is in it, and below `files` what was put there from outside."""
 
 _HOME = "/home/agent"
 _UID = "1000"
@@ -66,16 +68,17 @@ class Jail:
 
 @contextmanager
 def jail_command(
-    jail: Jail, *, work: Path, uid: int | None, network: bool, memory_bytes: int
+    jail: Jail, *, work: Path, files: Path, uid: int | None, network: bool, memory_bytes: int
 ) -> Generator[tuple[Sequence[str], Sequence[int]]]:
     """How to start a program in a jail: the command that comes before it, and the file descriptors that it needs.
 
     Args:
         jail: How it is made.
         work: The working directory.
+        files: What only verifiers see, and nobody inside can write to.
         uid: Whose it is, where root is given up.
         network: Whether it has the machine's network.
-        memory_bytes: How much memory it has; half of it may be files in /tmp, half files in its home.
+        memory_bytes: How much memory it has; half of it may be files in /tmp, half files in its home, half a verifier's.
 
     Yields:
         Both. The file descriptors are closed with the block: start the program in it.
@@ -101,7 +104,7 @@ def jail_command(
         if jail.python_dir is not None:
             argv += ["--ro-bind", str(jail.python_dir), str(jail.python_dir)]
         argv += _temporary(memory_bytes)
-        argv += ["--bind", str(work), str(ROOT)]
+        argv += ["--ro-bind", str(files), str(VERIFIERS_DIR / "files"), "--bind", str(work), str(ROOT)]
         argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(ROOT), "--", jail.python]
         yield argv, fds
 
@@ -110,6 +113,8 @@ def _namespaces(jail: Jail, *, network: bool) -> list[str]:
     argv = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     argv += ["--uid", _UID, "--gid", _UID, "--hostname", "sandbox"]
     argv += ["--as-pid-1", "--die-with-parent", "--new-session"]
+    # For the first process alone, which gives them up before a command is run.
+    argv += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"]
     if jail.disables_userns:
         argv.append("--disable-userns")
     return argv if network else [*argv, "--unshare-net"]
@@ -134,11 +139,17 @@ def _machine(network: bool) -> tuple[str, ...]:  # noqa: FBT001 - a cache's key
 
 def _temporary(memory_bytes: int) -> list[str]:
     half = max(memory_bytes // 2, _LEAST_TMP_BYTES)
-    sizes = {"/tmp": (half, "1777"), _HOME: (half, "0755"), "/dev/shm": (min(half, _SHM_BYTES), "1777")}
+    sizes = {"/tmp": (half, "1777"), _HOME: (half, "0755"), "/dev/shm": (shm_bytes(memory_bytes), "1777")}
     sizes[str(PRIVATE_DIR)] = (min(half, _PRIVATE_BYTES), "0700")
+    sizes[str(VERIFIERS_DIR)] = (half, "0700")
     return [
         part for path, (size, mode) in sizes.items() for part in ("--perms", mode, "--size", str(size), "--tmpfs", path)
     ]
+
+
+def shm_bytes(memory_bytes: int) -> int:
+    """The size of `/dev/shm`, which the agent's side and the verifiers' have one each of."""
+    return min(max(memory_bytes // 2, _LEAST_TMP_BYTES), _SHM_BYTES)
 
 
 def _pipe_with(text: str) -> int:

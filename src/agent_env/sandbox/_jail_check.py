@@ -14,22 +14,32 @@ from pathlib import Path
 from agent_env.errors import SandboxUnavailableError
 from agent_env.sandbox._guard import Guard
 from agent_env.sandbox._jail import Jail, jail_command
-from agent_env.sandbox._launch import COMPILE, PYTHON_OPTIONS, code_for_this_python, sources
+from agent_env.sandbox._launch import COMPILE, PYTHON_OPTIONS, sources
 from agent_env.sandbox._place import base_dir
 from agent_env.sandbox._uids import leased_uid
 
-__all__ = ["checked_jail", "why_not"]
+__all__ = ["checked_jail", "found_or_likely_jail", "has_worked", "why_not"]
 
 _TRY_S = 30.0
-_IMPORTS = "import _ctypes,_signal,resource,select\n"
+_IMPORTS = "import _ctypes,_signal,_socket,resource,select,sys\n"
 """What a Python must have to be the first process; some are built without."""
+_NO_SIDES = "no namespaces inside"
+_SIDES = (
+    "program=_ctypes.dlopen(None,2)\n"
+    "if _ctypes.call_function(_ctypes.dlsym(program,'unshare'),(0x28020000,)):\n"
+    f" sys.exit('bwrap: {_NO_SIDES}')\n"
+)
+"""Sees whether the first process can make namespaces for processes, mounts and shared memory, as `_inside/sides.py` does."""
 
 _guard = Guard()
-_found: tuple[Jail, bytes] | None = None
+_found: tuple[Jail, bytes | None] | None = None
 
 
-def checked_jail() -> tuple[Jail, bytes]:
+def checked_jail() -> tuple[Jail, bytes | None]:
     """How a jail is made here, and the code of its first process. Takes a moment the first time: call it in a thread.
+
+    Returns:
+        Both; None for the code where that Python can run what this one can.
 
     Raises:
         SandboxUnavailableError: When none can be made; the message says what to do.
@@ -41,7 +51,27 @@ def checked_jail() -> tuple[Jail, bytes]:
         return _found
 
 
-def _check() -> tuple[Jail, bytes]:
+def found_or_likely_jail() -> tuple[Jail, bytes | None] | None:
+    """What `checked_jail` has found, or else most likely will, without trying it; None where it will find a fault."""
+    if _found is not None:
+        return _found
+    bwrap, setpriv, python = shutil.which("bwrap"), shutil.which("setpriv"), next(_pythons(), None)
+    is_root = os.geteuid() == 0
+    if bwrap is None or python is None or (is_root and setpriv is None):
+        return None
+    jail = Jail(
+        bwrap=bwrap, disables_userns=True, setpriv=setpriv if is_root else None, python=python[0], python_dir=python[1]
+    )
+    return jail, None
+
+
+def has_worked(jail: Jail) -> None:
+    """Have later sandboxes be made as this one was, without trying anything."""
+    global _found
+    _found = _found or (jail, None)
+
+
+def _check() -> tuple[Jail, bytes | None]:
     if sys.platform != "linux":
         raise SandboxUnavailableError("bwrap is for Linux: use provider: docker, or host for no isolation")
     bwrap = shutil.which("bwrap")
@@ -60,8 +90,8 @@ def _check() -> tuple[Jail, bytes]:
         jail = Jail(
             bwrap=bwrap, disables_userns="--disable-userns" in known, setpriv=setpriv, python=python, python_dir=folder
         )
-        code, said = _try(jail)
-        if code is not None:
+        is_fine, code, said = _try(jail)
+        if is_fine:
             return jail, code
     raise SandboxUnavailableError(said)
 
@@ -77,8 +107,8 @@ def _pythons() -> Iterator[tuple[str, Path | None]]:
         yield str(own), Path(sys.base_prefix).resolve()
 
 
-def _try(jail: Jail) -> tuple[bytes | None, str]:
-    """Make a jail, and see what code its first process can run. Return that, or why there is none."""
+def _try(jail: Jail) -> tuple[bool, bytes | None, str]:
+    """Make a jail, and see what code its first process can run. Return whether that went well, the code, or why it did not."""
     with tempfile.TemporaryDirectory(dir=base_dir(), prefix=".new-") as folder:
         work = Path(folder) / "work"
         work.mkdir(mode=0o700)
@@ -86,17 +116,18 @@ def _try(jail: Jail) -> tuple[bytes | None, str]:
             if uid is not None:
                 os.chown(work, uid, uid)
                 os.chmod(folder, 0o711)
-            with jail_command(jail, work=work, uid=uid, network=False, memory_bytes=2**28) as (argv, fds):
+            jailed = jail_command(jail, work=work, files=work, uid=uid, network=False, memory_bytes=2**28)
+            with jailed as (argv, fds):
                 try:
                     done = subprocess.run(
-                        [*argv, *PYTHON_OPTIONS, _IMPORTS + COMPILE],
+                        [*argv, *PYTHON_OPTIONS, _IMPORTS + _SIDES + COMPILE],
                         input=sources(), capture_output=True, env={}, pass_fds=fds, timeout=_TRY_S, check=False,
                     )  # fmt: skip
                 except subprocess.TimeoutExpired:
-                    return None, f"bwrap has not started a program within {_TRY_S:g} s"
+                    return False, None, f"bwrap has not started a program within {_TRY_S:g} s"
     if done.returncode == 0:
-        return done.stdout or code_for_this_python(), ""
-    return None, why_not(done.stderr.decode("utf-8", "replace"), proc=Path("/proc"))
+        return True, done.stdout or None, ""
+    return False, None, why_not(done.stderr.decode("utf-8", "replace"), proc=Path("/proc"))
 
 
 def why_not(said: str, *, proc: Path) -> str:
@@ -110,6 +141,12 @@ def why_not(said: str, *, proc: Path) -> str:
     start = "the kernel forbids sandboxes to ordinary users"
     if not line.startswith("bwrap: "):
         return f"the sandbox's Python cannot start: {line}: apt install python3-minimal"
+    if _NO_SIDES in line:
+        return (
+            "bwrap makes sandboxes here, but the kernel forbids their first process what keeps verifiers apart from the agent "
+            "(Ubuntu's AppArmor profile of bwrap does): apparmor_parser -R /etc/apparmor.d/bwrap-userns-restrict, and "
+            "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        )
     if "mount proc" in line:
         return (
             "this container hides parts of /proc, so that a sandbox cannot have one of its own: start the container with "

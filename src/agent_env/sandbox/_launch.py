@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.abc import InspectLoader
@@ -24,11 +24,12 @@ from anyio.lowlevel import RunVar
 
 from agent_env._cleanup import wait_until_done
 from agent_env.errors import SandboxLostError, SandboxUnavailableError
+from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._channel import Channel
 from agent_env.sandbox._inside import MODULES
 from agent_env.sandbox._inside.processes import descendants, kill, running
 
-__all__ = ["COMPILE", "PYTHON_OPTIONS", "Launch", "code_for_this_python", "open_channel", "sources", "turn_to_start"]
+__all__ = ["COMPILE", "PYTHON_OPTIONS", "Launch", "open_channels", "sources", "turn_to_start"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +39,17 @@ PYTHON_OPTIONS = ("-I", "-S", "-B", "-c")
 COMPILE = (
     "import marshal,sys\nmagic,modules=marshal.loads(sys.stdin.buffer.read())\n"
     "from _frozen_importlib_external import MAGIC_NUMBER\nif magic!=MAGIC_NUMBER:\n"
-    " sys.stdout.buffer.write(marshal.dumps([(n,compile(s,n,'exec',0,1,2))for n,s in modules]))"
+    " code=[(n,compile(s,n,'exec',0,1,2))for n,s in modules]\n"
+    " sys.stdout.buffer.write(marshal.dumps(MAGIC_NUMBER)+marshal.dumps(code))"
 )
 """A program that makes `sources()` into what its own Python can run, unless that is what this one can run too."""
 
 _BOOT = (
-    "import marshal,sys\nc=int(sys.argv[1])\n"
-    "for n,code in marshal.load(open(c,'rb',closefd=False)):\n m=sys.modules[n]=type(sys)(n)\n exec(code,m.__dict__)\n"
-    "m.main(c)"
+    "import marshal,sys\nfrom _frozen_importlib_external import MAGIC_NUMBER\n"
+    "f=open(int(sys.argv[1]),'rb',closefd=False)\n"
+    "if marshal.load(f)!=MAGIC_NUMBER:sys.exit('its Python is of another version')\n"
+    "for n,code in marshal.load(f):\n m=sys.modules[n]=type(sys)(n)\n exec(code,m.__dict__)\n"
+    "m.main(*sys.argv[1:])"
 )
 """Takes the code from the channel, with nothing behind it, and runs it."""
 
@@ -67,10 +71,12 @@ class Launch:
     command: Callable[[], AbstractContextManager[tuple[Sequence[str], Sequence[int]]]]
     """The command that runs a Python, up to that one's own arguments, and the file descriptors that it needs; open for as
     long as the block, in which it is started."""
-    code: bytes
-    """What that Python runs."""
-    configuration: Mapping[bytes, bytes]
-    """For the method `configure`."""
+    configuration: Sequence[Mapping[bytes, bytes]]
+    """For the method `configure`: of each channel."""
+    code: bytes | None = None
+    """What that Python runs; None where it is of the same version as this one."""
+    arguments: Sequence[str] = ()
+    """For the first process's `main`, after the channels."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     ends_within_s: float = 5.0
     """Seconds from the end of its channel until it is killed."""
@@ -84,7 +90,7 @@ def sources() -> bytes:
 
 
 @cache
-def code_for_this_python() -> bytes:
+def _code_for_this_python() -> bytes:
     """The modules that run inside, compiled for the Python that runs this: what it keeps of them on the disk, where it can."""
     modules: list[tuple[str, CodeType]] = []
     for name in MODULES:
@@ -94,7 +100,15 @@ def code_for_this_python() -> bytes:
         code = spec.loader.get_code(spec.name)
         assert code is not None
         modules.append((spec.name, code))
-    return marshal.dumps(modules)
+    return marshal.dumps(MAGIC_NUMBER) + marshal.dumps(modules)
+
+
+async def _code(launch: Launch) -> bytes:
+    if launch.code is not None:
+        return launch.code
+    if _code_for_this_python.cache_info().currsize:
+        return _code_for_this_python()
+    return await in_thread(_code_for_this_python, what="reading what runs in a sandbox")
 
 
 class Turn:
@@ -128,7 +142,7 @@ async def turn_to_start() -> AsyncGenerator[Turn]:
 
 
 @asynccontextmanager
-async def open_channel(launch: Launch, folder: Path, turn: Turn) -> AsyncGenerator[Channel]:
+async def open_channels(launch: Launch, folder: Path, turn: Turn) -> AsyncGenerator[Sequence[Channel]]:
     """Run a sandbox's first process for the length of the block.
 
     Args:
@@ -137,27 +151,36 @@ async def open_channel(launch: Launch, folder: Path, turn: Turn) -> AsyncGenerat
         turn: Is over once the process is ready.
 
     Yields:
-        The channel to it. It is ready.
+        The channels to it, as many as there are configurations. It is ready.
 
     Raises:
         SandboxUnavailableError: When it cannot be started.
     """
     said = folder / "said"
     process: subprocess.Popen[bytes] | None = None
-    channel: Channel | None = None
-    ours, theirs = _socket_pair()
+    channels: list[Channel] = []
+    ours: list[socket.socket] = []
     try:
-        with theirs:
+        with ExitStack() as closing:
+            theirs: list[socket.socket] = []
+            for _ in launch.configuration:
+                one, other = _socket_pair()
+                ours.append(one)
+                theirs.append(closing.enter_context(other))
             process = _start(launch, theirs, said)
-        _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=ours)
-        channel.why_lost = _Why(process, said)
-        channel.send_raw(launch.code)
-        await _until_ready(channel)
-        channel.post(b"configure", *(part for pair in launch.configuration.items() for part in pair))
+        loop = asyncio.get_running_loop()
+        for one in ours:
+            _, channel = await loop.create_unix_connection(Channel, sock=one)
+            channel.why_lost = _Why(process, said)
+            channels.append(channel)
+        channels[0].send_raw(await _code(launch))
+        await _until_ready(channels[0])
+        for channel, configuration in zip(channels, launch.configuration, strict=True):
+            channel.post(b"configure", *(part for pair in configuration.items() for part in pair))
         turn.over()
-        yield channel
+        yield channels
     finally:
-        ending = asyncio.create_task(_end(process, channel, ours, launch.ends_within_s), name=f"end {folder}")
+        ending = asyncio.create_task(_end(process, channels, ours, launch.ends_within_s), name=f"end {folder}")
         grace_s = launch.ends_within_s + 2 * _KILLED_S
         await wait_until_done(ending, grace_s=grace_s, what=f"ending the sandbox in {folder}")
 
@@ -171,19 +194,20 @@ def _socket_pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def _start(launch: Launch, theirs: socket.socket, said: Path) -> subprocess.Popen[bytes]:
+def _start(launch: Launch, theirs: Sequence[socket.socket], said: Path) -> subprocess.Popen[bytes]:
     """Start the process. At once and in this thread: the kernel ends a sandbox with the thread that has started it."""
+    fds = [one.fileno() for one in theirs]
     try:
         with said.open("wb") as output, launch.command() as (argv, inherited):
             return subprocess.Popen(
-                [*argv, *PYTHON_OPTIONS, _BOOT, str(theirs.fileno())],
+                [*argv, *PYTHON_OPTIONS, _BOOT, *(str(fd) for fd in fds), *launch.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=launch.environment,
                 cwd="/",
                 start_new_session=True,
-                pass_fds=(theirs.fileno(), *inherited),
+                pass_fds=(*fds, *inherited),
             )
     except OSError as exc:
         raise SandboxUnavailableError(f"a sandbox cannot be started: {exc}") from exc
@@ -226,12 +250,12 @@ class _Why:
 
 
 async def _end(
-    process: subprocess.Popen[bytes] | None, channel: Channel | None, ours: socket.socket, within_s: float
+    process: subprocess.Popen[bytes] | None, channels: Sequence[Channel], ours: Sequence[socket.socket], within_s: float
 ) -> None:
-    if channel is None:
-        ours.close()
-    else:
+    for channel in channels:
         channel.end()
+    for one in ours[len(channels) :]:
+        one.close()
     if process is not None and not await _has_ended(process, within_s):
         logger.warning("a sandbox (process %s) does not end by itself: it is killed", process.pid)
         # A sandbox's own first process goes by itself when the one that we know is killed, but not at once.
@@ -240,7 +264,7 @@ async def _end(
             kill(pid)
         if not await _has_ended(process, _KILLED_S):
             logger.error("a sandbox (process %s) cannot be killed", process.pid)
-    if channel is not None:
+    for channel in channels:
         channel.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from errno import EFBIG, ENOTSUP
 from pathlib import PurePosixPath
 
@@ -11,7 +12,7 @@ from agent_env.errors import SandboxLostError, UsageError
 from agent_env.sandbox._channel import Channel
 from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult, left_out_line
 
-__all__ = ["SupervisedSandbox", "arguments_of", "as_argument", "as_bytes", "file_error"]
+__all__ = ["SupervisedSandbox", "Workplace", "arguments_of", "as_argument", "as_bytes", "file_error"]
 
 _ANSWER_S = 30.0
 """Seconds above a command's own time after which a sandbox that does not answer is lost."""
@@ -19,33 +20,33 @@ _FILE_S = 60.0
 _MAX_OUTPUT_BYTES = 16 * 2**20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """Where commands run, and what they get unless they are given something else."""
+
+    root: PurePosixPath
+    """The working directory, absolute."""
+    private_dir: PurePosixPath
+    environment: Mapping[str, str]
+    timeout_s: float
+    output_bytes: int
+    """How much of stdout, and of stderr, is kept."""
+
+
 class SupervisedSandbox:
     """A `Sandbox` over the channel to its first process."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        root: PurePosixPath,
-        private_dir: PurePosixPath,
-        environment: Mapping[str, str],
-        timeout_s: float,
-        output_bytes: int,
-    ) -> None:
+    def __init__(self, channel: Channel, workplace: Workplace) -> None:
         self._channel = channel
-        self._root = root
-        self._private_dir = private_dir
-        self._environment = environment
-        self._timeout_s = timeout_s
-        self._output_bytes = output_bytes
+        self._workplace = workplace
 
     @property
     def root(self) -> PurePosixPath:
-        return self._root
+        return self._workplace.root
 
     @property
     def private_dir(self) -> PurePosixPath:
-        return self._private_dir
+        return self._workplace.private_dir
 
     async def run(
         self,
@@ -57,8 +58,8 @@ class SupervisedSandbox:
         timeout_s: float | None = None,
         output_bytes: int | None = None,
     ) -> ExecResult:
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        keep = self._output_bytes if output_bytes is None else output_bytes
+        timeout_s = self._workplace.timeout_s if timeout_s is None else timeout_s
+        keep = self._workplace.output_bytes if output_bytes is None else output_bytes
         fields = self._fields(command, cwd=cwd, env=env, stdin=stdin, timeout_s=timeout_s, output_bytes=keep)
         answer = await self._channel.ask(b"run", *fields, within_s=timeout_s + _ANSWER_S)
         try:
@@ -71,6 +72,14 @@ class SupervisedSandbox:
         fields = self._fields(argv, cwd=None, env=None, stdin=b"", timeout_s=timeout_s, output_bytes=0)
         self._channel.post(b"run", b"-", *fields)
 
+    async def clear(self, *, within_s: float) -> None:
+        """End all that runs here.
+
+        Raises:
+            SandboxLostError: When the sandbox is gone, or does not answer within that time.
+        """
+        await self._channel.ask(b"clear", within_s=within_s)
+
     def _fields(
         self,
         command: str | Sequence[str],
@@ -81,9 +90,9 @@ class SupervisedSandbox:
         timeout_s: float,
         output_bytes: int,
     ) -> list[bytes]:
-        environment = self._environment if env is None else {**self._environment, **env}
+        environment = {**self._workplace.environment, **(env or {})}
         return [
-            as_argument(str(self._root / (cwd or ""))),
+            as_argument(str(self.root / (cwd or ""))),
             str(max(0, int(timeout_s * 1000))).encode(),
             str(min(output_bytes, _MAX_OUTPUT_BYTES)).encode(),
             as_bytes(stdin),
@@ -96,7 +105,7 @@ class SupervisedSandbox:
     async def read_file(self, path: str | PurePosixPath, *, max_bytes: int = 10 * 2**20) -> bytes:
         most = min(max_bytes, MAX_FILE_BYTES)
         answer = await self._channel.ask(
-            b"read", str(most).encode(), as_argument(str(self._root / path)), within_s=_FILE_S
+            b"read", str(most).encode(), as_argument(str(self.root / path)), within_s=_FILE_S
         )
         try:
             _, errno, size, data = answer
@@ -108,7 +117,7 @@ class SupervisedSandbox:
         return data
 
     async def write_file(self, path: str | PurePosixPath, content: bytes | str, *, executable: bool = False) -> None:
-        fields = [b"73" if executable else b"0", as_argument(str(self._root / path)), as_bytes(content)]  # 0o111
+        fields = [b"73" if executable else b"0", as_argument(str(self.root / path)), as_bytes(content)]  # 0o111
         answer = await self._channel.ask(b"write", *fields, within_s=_FILE_S)
         try:
             _, errno = answer

@@ -5,19 +5,25 @@ It shares the machine's kernel. What isolates what is in `docs/sandboxes.md`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 
 from agent_env.bundle import SandboxSpec
+from agent_env.errors import SandboxUnavailableError
 from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._cgroup import limits
-from agent_env.sandbox._jail import ENVIRONMENT, PRIVATE_DIR, ROOT, jail_command
-from agent_env.sandbox._jail_check import checked_jail
-from agent_env.sandbox._launch import Launch, open_channel, turn_to_start
+from agent_env.sandbox._channel import Channel
+from agent_env.sandbox._jail import ENVIRONMENT, PRIVATE_DIR, ROOT, VERIFIERS_DIR, Jail, jail_command, shm_bytes
+from agent_env.sandbox._jail_check import checked_jail, found_or_likely_jail, has_worked
+from agent_env.sandbox._jailed import JailedSandbox
+from agent_env.sandbox._launch import Launch, Turn, open_channels, turn_to_start
 from agent_env.sandbox._place import base_dir, sandbox_folder
-from agent_env.sandbox._supervised import SupervisedSandbox
+from agent_env.sandbox._supervised import Workplace
 from agent_env.sandbox._uids import leased_uid
+from agent_env.sandbox._verifier_files import VerifierFiles
 from agent_env.sandbox._work import work_folder
 from agent_env.sandbox.contract import Sandbox
 
@@ -35,33 +41,68 @@ async def open_bwrap(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator
     Raises:
         SandboxUnavailableError: When this machine cannot make one.
     """
-    jail, code = await in_thread(checked_jail, what="trying bwrap")
     memory_bytes = spec.memory_mb * 2**20
     async with AsyncExitStack() as stack:
         turn = await stack.enter_async_context(turn_to_start())
         owner, folder = stack.enter_context(sandbox_folder())
-        uid = None if jail.setpriv is None else stack.enter_context(leased_uid(base_dir()))
-        async with work_folder(files, folder, uid=uid) as work:
-            entered, is_limited = stack.enter_context(limits(f"{owner.name}-{folder.name}", spec))
+        uid = stack.enter_context(leased_uid(base_dir())) if os.geteuid() == 0 else None
+        work = await stack.enter_async_context(work_folder(files, folder, uid=uid))
+        for_verifiers = VerifierFiles(folder / "verifiers", gid=uid)
+        entered, is_limited = stack.enter_context(limits(f"{owner.name}-{folder.name}", spec))
 
+        def launch(jail: Jail, code: bytes | None) -> Launch:
             @contextmanager
             def command() -> Generator[tuple[Sequence[str], Sequence[int]]]:
-                jailed = jail_command(jail, work=work, uid=uid, network=spec.network, memory_bytes=memory_bytes)
+                jailed = jail_command(
+                    jail, work=work, files=for_verifiers.path, uid=uid, network=spec.network, memory_bytes=memory_bytes
+                )
                 with jailed as (argv, fds):
                     yield [*entered, *argv], fds
 
-            configuration = {
-                b"memory_bytes": b"%d" % memory_bytes,
-                b"processes": b"%d" % spec.processes,
-                b"is_limited": b"%d" % is_limited,
-            }
-            launch = Launch(command=command, code=code, configuration=configuration)
-            async with open_channel(launch, folder, turn) as channel:
-                yield SupervisedSandbox(
-                    channel,
-                    root=ROOT,
-                    private_dir=PRIVATE_DIR,
-                    environment={**ENVIRONMENT, **spec.environment},
-                    timeout_s=spec.command_timeout_s,
-                    output_bytes=4 * spec.output_chars,
-                )
+            def configuration(processes: int) -> dict[bytes, bytes]:
+                numbers = {b"memory_bytes": memory_bytes, b"processes": processes, b"is_limited": is_limited}
+                numbers[b"counts_alone"] = uid is not None or _counts_by_namespace()
+                return {name: b"%d" % number for name, number in numbers.items()}
+
+            return Launch(
+                command=command,
+                code=code,
+                # The kernel counts both sides' processes as one user's: so that a verifier can start as many as an agent.
+                configuration=(configuration(spec.processes), configuration(2 * spec.processes)),
+                arguments=(str(VERIFIERS_DIR), f"size={shm_bytes(memory_bytes)},mode=1777"),
+            )
+
+        jail, channels = await _open(stack, launch, folder, turn)
+        workplace = Workplace(
+            root=ROOT,
+            private_dir=PRIVATE_DIR,
+            environment={**ENVIRONMENT, **spec.environment},
+            timeout_s=spec.command_timeout_s,
+            output_bytes=4 * spec.output_chars,
+        )
+        yield JailedSandbox(channels, workplace, for_verifiers, python=jail.python)
+
+
+async def _open(
+    stack: AsyncExitStack, launch: Callable[[Jail, bytes | None], Launch], folder: Path, turn: Turn
+) -> tuple[Jail, Sequence[Channel]]:
+    """Start it as it most likely can be. Only if it cannot, look what this machine can do, which takes as long again."""
+    likely = found_or_likely_jail()
+    if likely is not None:
+        try:
+            channels = await stack.enter_async_context(open_channels(launch(*likely), folder, turn))
+        except SandboxUnavailableError:
+            if likely == await in_thread(checked_jail, what="trying bwrap"):
+                raise
+        else:
+            has_worked(likely[0])
+            return likely[0], channels
+    jail, code = await in_thread(checked_jail, what="trying bwrap")
+    return jail, await stack.enter_async_context(open_channels(launch(jail, code), folder, turn))
+
+
+@cache
+def _counts_by_namespace() -> bool:
+    """Whether the kernel counts a user's processes for each user namespace: since Linux 5.14."""
+    major, minor = (int(number) for number in os.uname().release.replace("-", ".").split(".")[:2])
+    return (major, minor) >= (5, 14)

@@ -8,11 +8,17 @@ fails with it and is never scored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Protocol, runtime_checkable
 
-__all__ = ["MAX_FILE_BYTES", "ExecResult", "Sandbox", "left_out_line"]
+from agent_env.errors import UsageError
+
+__all__ = [
+    "AS_AGENT_VARIABLE", "FILES_VARIABLE", "MAX_FILE_BYTES", "ExecResult", "HasVerifierSide", "PlacedFile", "Sandbox", "VerifierSide",
+    "left_out_line",
+]  # fmt: skip
 
 MAX_FILE_BYTES = 64 * 2**20
 """The largest file that is read or written in one go, and the most that a command is given as its input."""
@@ -118,6 +124,89 @@ class Sandbox(Protocol):
         Raises:
             OSError: When it cannot be written, as for `read_file`; what was there before may be gone then.
             UsageError: When the content is larger than `MAX_FILE_BYTES`, or no Unicode text.
+            SandboxLostError: When the sandbox is gone.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFile:
+    """A file of the bundle's that is put into a sandbox."""
+
+    path: PurePosixPath
+    """Where in the folder that is made for such files, relative."""
+    content: bytes
+    is_executable: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the path.
+
+        Raises:
+            UsageError: When it leads out of the folder, or is none.
+        """
+        if self.path.is_absolute() or ".." in self.path.parts or not self.path.parts:
+            raise UsageError(f"a file is put into a folder of the sandbox: '{self.path}' is no path in one")
+
+
+FILES_VARIABLE = "AGENT_ENV_VERIFIER"
+"""The environment variable that says where the bundle's files are."""
+AS_AGENT_VARIABLE = "AGENT_ENV_AS_AGENT"
+"""The environment variable with the program that runs another where the agent worked; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierSide:
+    """Where one verifier's commands run: in what the agent worked in, apart from what it left running if that can be."""
+
+    sandbox: Sandbox
+    """Runs the commands."""
+    files: PurePosixPath
+    """The folder with the bundle's files."""
+    own: PurePosixPath
+    """An empty folder for what the verifier writes, its score say."""
+    is_apart: bool
+    """Whether no process of the agent's can see these folders, or signal, trace or read the verifier's processes. Where it is
+    not, they have names that nobody knows before, and that is all."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables that say where things are, beside the sandbox's own."""
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float | None = None,
+        output_bytes: int | None = None,
+    ) -> ExecResult:
+        """Run a command to its end, as `Sandbox.run` does, with this side's variables.
+
+        Raises:
+            UsageError: When it is no command.
+            SandboxLostError: When the sandbox is gone.
+        """
+        return await self.sandbox.run(
+            command,
+            env={**self.environment, **(env or {})},
+            stdin=stdin,
+            timeout_s=timeout_s,
+            output_bytes=output_bytes,
+        )
+
+
+@runtime_checkable
+class HasVerifierSide(Protocol):
+    """What a `Sandbox` has too when it can keep verifiers apart from what an agent left running."""
+
+    def verifier_side(self, files: Sequence[PlacedFile] = ()) -> AbstractAsyncContextManager[VerifierSide]:
+        """A place for one verifier, for the length of a block; with it end the verifier's processes, and go its files.
+
+        Args:
+            files: What is put there.
+
+        Raises:
+            OSError: When a file cannot be put there.
+            UsageError: Likewise, when it is none.
             SandboxLostError: When the sandbox is gone.
         """
         ...

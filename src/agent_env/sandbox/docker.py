@@ -19,10 +19,10 @@ from agent_env.bundle import SandboxSpec
 from agent_env.errors import SandboxLostError, SandboxUnavailableError
 from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._inside.wire import pack_fields
-from agent_env.sandbox._launch import Launch, code_for_this_python, open_channel, turn_to_start
+from agent_env.sandbox._launch import Launch, open_channels, turn_to_start
 from agent_env.sandbox._place import base_token, is_alive, sandbox_folder
 from agent_env.sandbox._scripts import READ, read_error
-from agent_env.sandbox._supervised import SupervisedSandbox, arguments_of, as_argument, as_bytes
+from agent_env.sandbox._supervised import SupervisedSandbox, Workplace, arguments_of, as_argument, as_bytes
 from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult, Sandbox
 
 __all__ = ["check_docker", "open_docker", "why_not"]
@@ -104,23 +104,19 @@ async def _client(*, removes: bool = False) -> AsyncGenerator[tuple[SupervisedSa
         last = pack_fields(*(part.encode() for part in (_docker(), "rm", "--force", "--volumes", name)))
         launch = Launch(
             command=lambda: nullcontext(((sys.executable,), ())),
-            code=code_for_this_python(),
-            configuration={b"last": last} if removes else {},
+            configuration=({b"last": last} if removes else {},),
             environment=dict(os.environ),
             ends_within_s=45.0,
         )
-        async with open_channel(launch, folder, turn) as channel:
-            yield (
-                SupervisedSandbox(
-                    channel,
-                    root=PurePosixPath("/"),
-                    private_dir=PurePosixPath(folder),
-                    environment=dict(os.environ),
-                    timeout_s=_DOCKER_S,
-                    output_bytes=10_000,
-                ),
-                name,
+        async with open_channels(launch, folder, turn) as (channel,):
+            workplace = Workplace(
+                root=PurePosixPath("/"),
+                private_dir=PurePosixPath(folder),
+                environment=dict(os.environ),
+                timeout_s=_DOCKER_S,
+                output_bytes=10_000,
             )
+            yield SupervisedSandbox(channel, workplace), name
 
 
 def _options(spec: SandboxSpec, name: str) -> list[str]:

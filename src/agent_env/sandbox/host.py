@@ -17,9 +17,9 @@ from agent_env.bundle import SandboxSpec
 from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._channel import Channel
 from agent_env.sandbox._inside.processes import kill, running
-from agent_env.sandbox._launch import Launch, code_for_this_python, open_channel, turn_to_start
+from agent_env.sandbox._launch import Launch, open_channels, turn_to_start
 from agent_env.sandbox._place import sandbox_folder
-from agent_env.sandbox._supervised import SupervisedSandbox
+from agent_env.sandbox._supervised import SupervisedSandbox, Workplace
 from agent_env.sandbox._work import work_folder
 from agent_env.sandbox.contract import Sandbox
 
@@ -53,21 +53,20 @@ async def open_host(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator[
             environment |= {"TERM": "dumb", "TMPDIR": str(temporary), _MARK: mark, **spec.environment}
             launch = Launch(
                 command=lambda: nullcontext(((sys.executable,), ())),
-                code=code_for_this_python(),
-                configuration={},
+                configuration=({},),
                 environment={"TMPDIR": str(temporary)},
             )
             channel: Channel | None = None
             try:
-                async with open_channel(launch, folder, turn) as channel:
-                    yield SupervisedSandbox(
-                        channel,
+                async with open_channels(launch, folder, turn) as (channel,):
+                    workplace = Workplace(
                         root=PurePosixPath(work.resolve()),
                         private_dir=PurePosixPath(private),
                         environment=environment,
                         timeout_s=spec.command_timeout_s,
                         output_bytes=4 * spec.output_chars,
                     )
+                    yield SupervisedSandbox(channel, workplace)
             finally:
                 if channel is not None and channel.was_lost:
                     await in_thread(partial(_kill_marked, mark), what=f"looking for what is left of sandbox {mark}")

@@ -1,74 +1,62 @@
 """A command in the sandbox, alone or as verifier: what it exits with, or what it writes to a file, is the score.
 
-The bundle's files for it are put into a folder that is made for it, with a name that nobody could know before, and taken
-away after it. It runs in the machine that the agent worked in: what the agent left there is there.
+A verifier's command runs where the processes that the agent left cannot reach it, nor its files, as far as the sandbox can keep
+them apart (`sandbox/verifier_side.py`). What it looks at is what the agent left, and so may be what it runs.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import secrets
 import signal
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
-import anyio
 from anyio import to_thread
 
 from agent_env.bundle import Command, CommandVerifier
 from agent_env.errors import EnvBrokenError, UsageError
 from agent_env.outcome import FailureKind, Score
-from agent_env.sandbox.contract import ExecResult, Sandbox
+from agent_env.sandbox import open_verifier_side
+from agent_env.sandbox.contract import FILES_VARIABLE, ExecResult, PlacedFile, Sandbox, VerifierSide
+from agent_env.sandbox.verifier_side import placed_files
 from agent_env.verify.returned import score_of
 from agent_env.verify.step_failed import StepFailedError, broken_kind, trace_of
 
-__all__ = ["FILES_VARIABLE", "command_score", "run_command"]
+__all__ = ["SCORE_VARIABLE", "command_score", "how_it_ended", "run_command"]
 
-logger = logging.getLogger(__name__)
-
-FILES_VARIABLE = "AGENT_ENV_VERIFIER"
-"""The environment variable that says where the bundle's files are."""
+SCORE_VARIABLE = "AGENT_ENV_SCORE"
+"""The environment variable that says where a verifier's command writes its score."""
 
 _SCORE_BYTES = 2**20
 _OUTPUT_CHARS = 2_000
 """How much of the end of what a command printed explains its score."""
-_REMOVE_S = 30.0
 _CANNOT_RUN, _NOT_FOUND, _SIGNALS = 126, 127, range(129, 193)
 """What a shell exits with for what it cannot run, does not find, and for what a signal has ended."""
-
 
 _STARTS_CLEAN = {"PYTHONNOUSERSITE": "1"}
 """For verifiers: else each Python that they start would first run what the agent has put into its home."""
 
 
-async def run_command(
-    command: Command,
-    sandbox: Sandbox,
-    *,
-    root: Path,
-    timeout_s: float | None,
-    environment: Mapping[str, str] | None = None,
-) -> ExecResult:
-    """Run a command, with the bundle's files for it there as long as it runs.
+async def run_command(command: Command, sandbox: Sandbox, *, root: Path, timeout_s: float | None) -> ExecResult:
+    """Run a command of a `run` step where the agent works, with the bundle's files for it there as long as it runs.
 
     Args:
         command: The command.
         sandbox: Where it is run.
         root: The bundle's folder.
         timeout_s: Seconds that the command may take; putting its files there does not count.
-        environment: More of its environment.
 
     Raises:
         EnvBrokenError: When the sandbox is lost.
         OSError: When a file of the bundle cannot be read, or put there.
         UsageError: When the bundle's files are none that can be put there.
     """
-    async with _files(sandbox, None if command.files is None else root / command.files) as variables:
-        return await sandbox.run(command.command, env={**(environment or {}), **variables}, timeout_s=timeout_s)
+    if command.files is None:
+        return await sandbox.run(command.command, timeout_s=timeout_s)
+    async with placed_files(sandbox, await _read(root / command.files)) as place:
+        return await sandbox.run(command.command, env={FILES_VARIABLE: str(place)}, timeout_s=timeout_s)
 
 
 async def command_score(
@@ -87,13 +75,18 @@ async def command_score(
         StepFailedError: When the command cannot be run, is ended by a signal or takes too long, the file that it writes
             has no score, or the sandbox is lost.
     """
+    command = verifier.command
     try:
-        if verifier.score_file is not None:
-            await _remove_score(sandbox, verifier.score_file)
-        result = await run_command(verifier.command, sandbox, root=root, timeout_s=timeout_s, environment=_STARTS_CLEAN)
-        _check_ended(result, timeout_s)
-        if verifier.score_file is not None:
-            return await _written_score(step, sandbox, verifier.score_file, result)
+        files = () if command.files is None else await _read(root / command.files)
+        async with open_verifier_side(sandbox, files) as side:
+            place = None if verifier.score_file is None else _score_place(side, verifier.score_file)
+            environment = _STARTS_CLEAN if place is None else _STARTS_CLEAN | {SCORE_VARIABLE: str(place)}
+            if place is not None and place.parent != side.own:
+                await side.run(["mkdir", "-p", "--", str(place.parent)])
+            result = await side.run(command.command, env=environment, timeout_s=timeout_s)
+            _check_ended(result, timeout_s)
+            if place is not None:
+                return await _written_score(step, side.sandbox, place, result)
     except EnvBrokenError as exc:
         trace = "\n".join(filter(None, (exc.details, trace_of(exc))))
         raise StepFailedError(broken_kind(exc), str(exc), trace) from exc
@@ -103,25 +96,12 @@ async def command_score(
     return Score(step=step, value=1.0 if result.exit_code == 0 else 0.0, explanation=how_it_ended(result))
 
 
-@asynccontextmanager
-async def _files(sandbox: Sandbox, folder: Path | None) -> AsyncGenerator[dict[str, str]]:
-    """Put a folder's files into the sandbox for as long as the block, and say where in environment variables."""
-    if folder is None:
-        yield {}
-        return
-    contents = await to_thread.run_sync(_read, folder)
-    place = sandbox.private_dir / f"verifier-{secrets.token_hex(8)}"
-    try:
-        for path, content, is_executable in contents:
-            await sandbox.write_file(place / path, content, executable=is_executable)
-        yield {FILES_VARIABLE: str(place)}
-    finally:
-        await _remove(sandbox, place)
+async def _read(folder: Path) -> Sequence[PlacedFile]:
+    return await to_thread.run_sync(_read_files, folder)
 
 
-def _read(folder: Path) -> list[tuple[PurePosixPath, bytes, bool]]:
-    """Return the files of a folder: where in it they are, what is in them, and whether they can be run."""
-    found: list[tuple[PurePosixPath, bytes, bool]] = []
+def _read_files(folder: Path) -> Sequence[PlacedFile]:
+    found: list[PlacedFile] = []
     top = folder.resolve(strict=True)
     for path in sorted(top.rglob("*")):
         relative = path.relative_to(top)
@@ -131,33 +111,24 @@ def _read(folder: Path) -> list[tuple[PurePosixPath, bytes, bool]]:
             raise UsageError(
                 f"'{relative.as_posix()}' is a symlink that leads out of {folder.name}/: copy the file there"
             )
-        found.append((PurePosixPath(relative.as_posix()), path.read_bytes(), os.access(path, os.X_OK)))
+        file = PlacedFile(
+            path=PurePosixPath(relative.as_posix()), content=path.read_bytes(), is_executable=os.access(path, os.X_OK)
+        )
+        found.append(file)
     if not found:
         raise UsageError(f"there is no file in {folder.name}/: add one, or leave files: out")
     return found
 
 
-async def _remove(sandbox: Sandbox, place: PurePosixPath) -> None:
-    with anyio.move_on_after(_REMOVE_S, shield=True) as scope:
-        try:
-            result = await sandbox.run(["rm", "-rf", "--", str(place)], timeout_s=_REMOVE_S)
-        except EnvBrokenError:
-            return  # and what was in it with it
-        if not result.is_ok:
-            logger.error("the files of a verifier stay in the sandbox: rm: %s", _said(result.stderr))
-    if scope.cancelled_caught:
-        logger.error("the files of a verifier stay in the sandbox: rm took longer than %s s", _REMOVE_S)
-
-
-async def _remove_score(sandbox: Sandbox, score_file: str) -> None:
-    """Take away what the agent may have written there."""
+def _score_place(side: VerifierSide, score_file: str) -> PurePosixPath:
     path = PurePosixPath(score_file)
-    # A folder only in the working directory: on a host without isolation the path may be anything of the user's.
-    is_inside = not path.is_absolute() and ".." not in path.parts and path.parts
-    result = await sandbox.run(["rm", "-rf" if is_inside else "-f", "--", score_file])
-    if not result.is_ok:
-        message = f"the score file '{score_file}' cannot be taken away before the command: {_said(result.stderr)}"
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        message = (
+            f"score_file '{score_file}' is no path in the verifier's own folder: write a name, as in score_file: score.json, "
+            f'and have the command write to "${SCORE_VARIABLE}"'
+        )
         raise StepFailedError(FailureKind.VERIFIER_RAISED, message)
+    return side.own / path
 
 
 def _check_ended(result: ExecResult, timeout_s: float | None) -> None:
@@ -177,19 +148,19 @@ def _check_ended(result: ExecResult, timeout_s: float | None) -> None:
     raise StepFailedError(FailureKind.VERIFIER_RAISED, message, how_it_ended(result))
 
 
-async def _written_score(step: str, sandbox: Sandbox, score_file: str, result: ExecResult) -> Score:
+async def _written_score(step: str, sandbox: Sandbox, place: PurePosixPath, result: ExecResult) -> Score:
     try:
-        content = await sandbox.read_file(score_file, max_bytes=_SCORE_BYTES)
+        content = await sandbox.read_file(place, max_bytes=_SCORE_BYTES)
     except FileNotFoundError:
-        why = f"the command (exit code {result.exit_code}) wrote no score to '{score_file}'"
+        why = f'the command (exit code {result.exit_code}) wrote no score to "${SCORE_VARIABLE}"'
         raise StepFailedError(FailureKind.SCORE_INVALID, why, how_it_ended(result)) from None
     except OSError as exc:
-        why = f"the score file '{score_file}' cannot be read: {exc.strerror or exc}"
+        why = f"what the command wrote to ${SCORE_VARIABLE} cannot be read: {exc.strerror or exc}"
         raise StepFailedError(FailureKind.SCORE_INVALID, why, how_it_ended(result)) from None
     try:
         score = score_of(step, _json(content))
     except ValueError as exc:
-        why = f"the score file '{score_file}' {exc}"
+        why = f"what the command wrote to ${SCORE_VARIABLE} {exc}"
         raise StepFailedError(FailureKind.SCORE_INVALID, why, how_it_ended(result)) from None
     if score.explanation:
         return score

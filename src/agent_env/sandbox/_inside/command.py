@@ -103,11 +103,15 @@ class Command:
 class Limits:
     """What each command gets at most; 0 is no limit."""
 
-    def __init__(self, given: dict[bytes, bytes]) -> None:
+    def __init__(self, given: dict[bytes, bytes], *, oom_score: bytes = b"500") -> None:
+        self.oom_score = oom_score
+        """What the kernel is told of who is to go first when it is short of memory; above that of whoever has started it."""
         self.memory_bytes = int(given.get(b"memory_bytes", b"0"))
         self.processes = int(given.get(b"processes", b"0"))
         self.are_kept = given.get(b"is_limited") == b"1"
         """Whether a control group keeps them, better than this can."""
+        self.counts_alone = given.get(b"counts_alone") == b"1" or not self.are_kept
+        """Whether to have the kernel count this side's processes: not where it would count all of the user's for nothing."""
         self.files = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def apply(self) -> None:
@@ -116,7 +120,7 @@ class Limits:
         if self.memory_bytes and not self.are_kept:
             # Twice the memory, for it counts what is reserved and never touched, such as the stacks of threads.
             _lower(resource.RLIMIT_DATA, 2 * self.memory_bytes)
-        if self.processes and not self.are_kept:
+        if self.processes and self.counts_alone:
             _lower(resource.RLIMIT_NPROC, self.processes)
 
 
@@ -140,7 +144,7 @@ def become(request: Request, streams: tuple[int, int, int], closed: tuple[int, .
         for at, fd in enumerate(streams):
             os.dup2(fd, at)
         limits.apply()
-        _die_first()
+        _die_first(limits.oom_score)
         argv = request.argv
         if request.is_shell:
             shell = b"/bin/bash" if os.path.exists("/bin/bash") else b"/bin/sh"
@@ -181,14 +185,14 @@ def _file_with(text: bytes) -> bytes:
     return b"/dev/fd/%d" % fd
 
 
-def _die_first() -> None:
+def _die_first(oom_score: bytes) -> None:
     """Have the kernel end this process, when it is short of memory, before the sandbox's first one or the trainer."""
     prctl(DUMPABLE, 1)  # /proc shows this process to itself only so
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     except OSError:
         return
-    os.write(fd, b"500")
+    os.write(fd, oom_score)
     os.close(fd)
 
 

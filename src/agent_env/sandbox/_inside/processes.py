@@ -12,8 +12,8 @@ else:
     import _signal
 
 __all__ = [
-    "CHILD_SUBREAPER", "DUMPABLE", "PDEATHSIG", "Process", "descendants", "kill", "kill_group", "listed", "memory_bytes", "name_of",
-    "prctl", "running",
+    "CHILD_SUBREAPER", "DUMPABLE", "PDEATHSIG", "Process", "descendants", "is_of_this_namespace", "kill", "kill_group", "listed",
+    "memory_bytes", "name_of", "prctl", "running", "system_call",
 ]  # fmt: skip
 
 PDEATHSIG = 1
@@ -85,6 +85,14 @@ def kill_group(pid: int) -> None:
         pass
 
 
+def is_of_this_namespace(pid: int) -> bool:
+    """Whether a process is in this one's pid namespace itself, and not in one below it."""
+    for line in _read(f"/proc/{pid}/status").split(b"\n"):
+        if line.startswith(b"NSpid:"):
+            return len(line.split()) == 2
+    return False
+
+
 def memory_bytes(pid: int) -> int:
     """Return the memory of a process that no file is behind."""
     fields = _read(f"/proc/{pid}/statm").split()
@@ -103,10 +111,19 @@ def prctl(option: int, value: int) -> None:
         ImportError: When this Python has no `_ctypes`.
     """
     if sys.platform == "linux":
-        import _ctypes
+        system_call("prctl", option, value, 0, 0, 0)
 
-        program = _ctypes.dlopen(None, 2)  # pyright: ignore[reportArgumentType] - None is the program itself
-        _ctypes.call_function(_ctypes.dlsym(program, "prctl"), (option, value, 0, 0, 0))
+
+def system_call(name: str, *arguments: int | bytes) -> bool:
+    """Make a system call that the C library has a function for; return whether it was done.
+
+    Raises:
+        ImportError: When this Python has no `_ctypes`.
+    """
+    import _ctypes
+
+    program = _ctypes.dlopen(None, 2)  # pyright: ignore[reportArgumentType] - None is the program itself
+    return bool(_ctypes.call_function(_ctypes.dlsym(program, name), arguments) == 0)
 
 
 def _read(path: str) -> bytes:

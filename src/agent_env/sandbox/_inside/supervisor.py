@@ -1,11 +1,12 @@
 """The first process of a sandbox: it runs the commands, bounds what they print, kills them, and reads and writes files.
 
-In a jail it is process 1, which the commands cannot kill, and it cannot be traced. On the host it is a subreaper: what a
-command leaves behind comes back to it. When the channel to its parent ends, however that comes, it ends everything.
+In a jail it is process 1, which the commands cannot kill, and it cannot be traced; and there are two of it, one for the
+agent's side and one for the verifiers', which ends with the agent's. On the host it is a subreaper: what a command leaves
+behind comes back to it. When the channel to its parent ends, however that comes, it ends everything.
 
 Requests are `configure NAME VALUE ...`, `run ID CWD TIMEOUT_MS KEEP_BYTES STDIN IS_SHELL ENV_COUNT NAME VALUE ... ARGV ...`,
-`kill ID`, `read ID MAX_BYTES PATH` and `write ID MODE PATH DATA`. Answers are `ID ran CODE TIMED_OUT MS NOTES` and for both
-streams `TOTAL HEAD TAIL`; `ID read ERRNO SIZE DATA`; `ID written ERRNO`.
+`kill ID`, `read ID MAX_BYTES PATH`, `write ID MODE PATH DATA` and `clear ID`, which ends what runs. Answers are `ID ran CODE TIMED_OUT MS NOTES` and for both
+streams `TOTAL HEAD TAIL`; `ID read ERRNO SIZE DATA`; `ID written ERRNO`; `ID cleared`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import time
 from errno import EAGAIN, ENOMEM
 
 from agent_env.sandbox._inside.command import CHUNK, Command, Limits, Request, Stream, become, open_anonymous
+from agent_env.sandbox._inside.door import Door, Visit, open_door
 from agent_env.sandbox._inside.files import errno_of, read_file, write_file
 from agent_env.sandbox._inside.processes import (
     CHILD_SUBREAPER,
     DUMPABLE,
     PDEATHSIG,
     descendants,
+    is_of_this_namespace,
     kill,
     kill_group,
     listed,
@@ -31,6 +34,7 @@ from agent_env.sandbox._inside.processes import (
     prctl,
     running,
 )
+from agent_env.sandbox._inside.sides import separate
 from agent_env.sandbox._inside.wire import pack, pairs, unpack
 
 TYPE_CHECKING = False
@@ -49,18 +53,48 @@ _END_S = 2.0
 _LAST_S = 30.0
 
 
-def main(channel: int) -> None:
-    """Be the first process of a sandbox, with a stream socket to the parent."""
-    supervisor = Supervisor(channel)
-    supervisor.send(b"0", b"ready")
+def main(channel: str, verifiers: str = "", hidden: str = "", shm: str = "") -> None:
+    """Be the first process of a sandbox.
+
+    Args:
+        channel: The file descriptor of a stream socket to the parent.
+        verifiers: That of one for verifiers, in a jail; without it there are no two sides.
+        hidden: The folder that is for verifiers alone.
+        shm: The settings of the agent's `/dev/shm`.
+    """
+    agent, door = 0, -1
+    ours = int(channel)
+    if verifiers:
+        try:
+            door = open_door(os.fsencode(f"{hidden}/door"))
+            agent = separate(os.fsencode(hidden), os.fsencode(shm))
+        except OSError as exc:
+            os.write(2, f"the sandbox cannot keep verifiers apart: {exc}\n".encode())
+            os._exit(1)
+        if agent:
+            os.close(door)
+            door = -1
+        ours, theirs = (int(verifiers), ours) if agent else (ours, int(verifiers))
+        os.close(theirs)
+    supervisor = Supervisor(ours, agent, door)
+    if not agent:
+        supervisor.send(b"0", b"ready")
     supervisor.loop()
 
 
 class Supervisor:
     """The loop over the channel, the commands' output, their ends and their deadlines."""
 
-    def __init__(self, channel: int) -> None:
+    def __init__(self, channel: int, agent: int = 0, door: int = -1) -> None:
+        """Prepare it.
+
+        Args:
+            channel: The socket to the parent.
+            agent: On the verifiers' side of a jail, the first process of the agent's.
+            door: On the agent's side, the socket at which verifiers ask for something.
+        """
         self._channel = channel
+        self._agent = agent
         self._received = bytearray()
         self._commands: dict[int, Command] = {}
         self._streams: dict[int, Stream] = {}
@@ -83,9 +117,10 @@ class Supervisor:
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
+        self._door = None if door < 0 else Door(door, self._poll, self._start_visit, self._kill)
 
     def _configure(self, given: dict[bytes, bytes]) -> None:
-        self._limits = Limits(given)
+        self._limits = Limits(given, oom_score=b"200" if self._agent else b"500")
         self._watches_memory = self._is_jail and self._limits.memory_bytes > 0 and not self._limits.are_kept
         self._last = unpack(given.get(b"last", b""))
 
@@ -134,6 +169,8 @@ class Supervisor:
             if stream.has_ended:
                 del self._streams[fd]
                 self._close(fd)
+        elif self._door is not None:
+            self._door.readable(fd)
 
     # The channel
 
@@ -164,6 +201,8 @@ class Supervisor:
             self._read(*rest)
         elif what == b"write":
             self._write(*rest)
+        elif what == b"clear":
+            self._clear(*rest)
         elif what == b"configure":
             self._configure(pairs(rest))
 
@@ -190,6 +229,14 @@ class Supervisor:
             self.send(key, b"written", errno_of(exc))
         else:
             self.send(key, b"written", b"0")
+
+    def _clear(self, key: bytes) -> None:
+        for command in self._commands.values():
+            command.is_dropped = True
+        if self._end_all():
+            self.send(key, b"cleared")
+        else:  # nothing may run on beside the next one
+            self._is_over = True
 
     # Commands
 
@@ -221,9 +268,16 @@ class Supervisor:
             os.set_blocking(stream.fd, False)
             self._streams[stream.fd] = stream
             self._poll.register(stream.fd, select.POLLIN)
-        if self._watches_memory:
-            soon = command.began + _WATCH_S
-            self._next_watch = min(self._next_watch, soon) if self._next_watch else soon
+        self._watch_soon()
+
+    def _start_visit(self, request: Request, streams: tuple[int, int, int]) -> int:
+        """Start a program that a verifier asks for, and return its process."""
+        self._untold += self._make_room()
+        pid = self._fork(self._untold)
+        if pid == 0:
+            become(request, streams, (self._channel,), self._limits)
+        self._watch_soon()
+        return pid
 
     def _fork(self, notes: list[bytes]) -> int:
         try:
@@ -247,6 +301,9 @@ class Supervisor:
             if command is not None:
                 command.status = status
                 self._finish(command)
+            elif self._door is not None:
+                self._door.ended(pid, status)
+            self._is_over = self._is_over or pid == self._agent
 
     def _finish(self, command: Command) -> None:
         for stream in command.streams:
@@ -290,10 +347,11 @@ class Supervisor:
                 command.has_timed_out = True
                 self._kill(command)
 
-    def _kill(self, command: Command) -> None:
+    def _kill(self, command: Command | Visit) -> None:
         """Kill a command: its session, and what descends from it. What is a daemon by now is neither."""
-        command.deadline = time.monotonic() + _FORCE_S
-        for _ in range(50):
+        now = time.monotonic()
+        command.deadline = now + _FORCE_S
+        while time.monotonic() < now + _END_S:
             processes = running()
             doomed = descendants(command.pid, processes)
             doomed.update(pid for pid, process in processes.items() if process.session == command.pid)
@@ -301,6 +359,7 @@ class Supervisor:
                 break
             for pid in (command.pid, *doomed):
                 kill(pid)
+            time.sleep(0.001)  # what was killed is not gone at once
         kill_group(command.pid)
 
     # Limits
@@ -308,7 +367,7 @@ class Supervisor:
     def _make_room(self) -> list[bytes]:
         """End all that runs, when it is so much that a command could start nothing."""
         most = self._limits.processes
-        if not most or not self._is_jail:
+        if not most or not self._is_jail or self._agent:
             return []
         processes = listed()
         if len(processes) < most // 2 or sum(process.threads for process in processes.values()) < most * 7 // 8:
@@ -321,22 +380,36 @@ class Supervisor:
             b"the sandbox had reached its limit of %d processes: all that ran in it were ended" % self._limits.processes
         )
 
-    def _end_all(self) -> None:
+    def _end_all(self) -> bool:
+        """End what runs on this side; return whether nothing does any more."""
         until = time.monotonic() + _END_S
         while time.monotonic() < until:
-            left = running()
-            if self._is_jail:
+            left = self._all()
+            if self._is_jail and not self._agent:
                 kill(-1)
             else:
-                left = descendants(os.getpid(), left)
                 for pid in left:
                     kill(pid)
+            if not self._is_jail:
                 for pid in self._commands:
                     kill_group(pid)
             self._reap()
             if not left:
-                return
+                return True
             time.sleep(0.002)
+        return False
+
+    def _all(self) -> set[int]:
+        """What runs on this side, but for this process."""
+        processes = running()
+        if self._agent:
+            return {pid for pid in processes if is_of_this_namespace(pid)}
+        return set(processes) if self._is_jail else descendants(os.getpid(), processes)
+
+    def _watch_soon(self) -> None:
+        if self._watches_memory:
+            soon = time.monotonic() + _WATCH_S
+            self._next_watch = min(self._next_watch, soon) if self._next_watch else soon
 
     def _watch(self) -> None:
         """End the largest processes when all of them together have more memory than the sandbox."""
@@ -344,8 +417,9 @@ class Supervisor:
         if not self._next_watch or now < self._next_watch:
             return
         most = self._limits.memory_bytes
-        sizes = {pid: memory_bytes(pid) for pid in running()}
-        largest_first = sorted(sizes, key=lambda pid: sizes[pid], reverse=True)
+        sizes = {pid: memory_bytes(pid) for pid in running() if pid != self._agent}
+        spared = self._all() if self._agent else ()  # a verifier goes last
+        largest_first = sorted(sizes, key=lambda pid: (pid not in spared, sizes[pid]), reverse=True)
         total = sum(sizes.values())
         for pid in largest_first:
             if total <= most:
@@ -355,7 +429,8 @@ class Supervisor:
             )
             kill(pid)
             total -= sizes[pid]
-        self._next_watch = now + (_WATCH_S if self._commands else _IDLE_WATCH_S) if sizes else 0.0
+        goes_on = bool(self._commands if self._agent else sizes)
+        self._next_watch = now + (_WATCH_S if self._commands else _IDLE_WATCH_S) if goes_on else 0.0
 
     def _note(self, note: bytes) -> None:
         """Tell of something with the commands that run, or else with the next one."""
