@@ -46,7 +46,7 @@ async def test_tools_are_listed_from_all_pages_with_names_and_schemas_that_model
         move = next(tool for tool in env.tools if tool.name == "move_point")
         answer = await env.call("move_point", {"point": {"x": 1}})
         misfit = await env.call("move_point", {"point": {"y": 1}})
-    assert len(shown) == 12
+    assert len(shown) == 10
     assert move.description == "A name with a dot, a schema with a reference."
     assert move.parameters == {
         "type": "object",
@@ -111,13 +111,12 @@ async def test_a_call_that_does_not_fit_is_answered_and_not_sent(tmp_path: Path)
 
 async def test_a_server_knows_its_episode_and_works_in_the_universes_folder(tmp_path: Path) -> None:
     """The folder is its working directory and the env's state; params and task id are in its environment."""
-    async with opened(GOOD, tmp_path, day=3, names=["é"]) as env:
-        folder, _, *known = (await env.call("who", {})).text.splitlines()
-        await env.call("note", {"line": 1})
+    async with opened(raw("folder"), tmp_path) as env:
+        assert (await env.call("act", {})).text == str(tmp_path)
         assert env.state == tmp_path
         assert (tmp_path / "notes.txt").exists()
-    assert folder == str(tmp_path)
-    variables = dict(line.split("=", 1) for line in known)
+    async with opened(raw("environment"), tmp_path, day=3, names=["é"]) as env:
+        variables = json.loads((await env.call("act", {})).text)
     assert variables["AGENT_ENV_TASK_ID"] == "day-1"
     assert json.loads(variables["AGENT_ENV_PARAMS"]) == {"day": 3, "names": ["é"]}
     assert variables["AGENT_ENV_UNIVERSE"] == str(tmp_path)
@@ -125,9 +124,8 @@ async def test_a_server_knows_its_episode_and_works_in_the_universes_folder(tmp_
 
 async def test_without_a_universe_a_server_starts_in_an_empty_folder_that_goes_with_it() -> None:
     """The folder is there while the env is open, is its state, and is removed after it."""
-    async with opened(GOOD, None) as env:
-        folder = (await env.call("who", {})).text.splitlines()[0]
-        await env.call("note", {})
+    async with opened(raw("folder"), None) as env:
+        folder = (await env.call("act", {})).text
         assert env.state == Path(folder)
         assert names(Path(folder)) == ["notes.txt"]
     assert names(Path(folder)) == ["it is not there"]

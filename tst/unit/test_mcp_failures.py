@@ -17,10 +17,13 @@ import pytest
 
 from agent_env.bundle import McpSpec
 from agent_env.envs import EnvSession
-from agent_env.envs.mcp import open_mcp_env
+from agent_env.envs.mcp import USUAL_PATIENCE, Patience, open_mcp_env
 from agent_env.errors import McpServerError
 
 RAW = Path(__file__).with_name("mcp_servers") / "raw.py"
+BRIEF = Patience(end_s=0.1, term_s=0.1, status_s=0.1)
+"""For servers that stay until they are killed: however long they are waited for, the outcome is the same."""
+STAYS = ("closes_stdout",)
 
 
 def raw(*arguments: str, **fields: Any) -> McpSpec:
@@ -29,17 +32,17 @@ def raw(*arguments: str, **fields: Any) -> McpSpec:
 
 
 @asynccontextmanager
-async def opened(spec: McpSpec, folder: Path) -> AsyncGenerator[EnvSession]:
+async def opened(spec: McpSpec, folder: Path, patience: Patience = USUAL_PATIENCE) -> AsyncGenerator[EnvSession]:
     """Open an env as an episode does."""
-    async with open_mcp_env("shop", spec, folder=folder, params={}, task_id="day-1") as env:
+    async with open_mcp_env("shop", spec, folder=folder, params={}, task_id="day-1", patience=patience) as env:
         yield env
 
 
-async def failure(spec: McpSpec, folder: Path) -> McpServerError:
+async def failure(spec: McpSpec, folder: Path, patience: Patience = USUAL_PATIENCE) -> McpServerError:
     """What comes of calling a server's tool."""
 
     async def play() -> None:
-        async with opened(spec, folder) as env:
+        async with opened(spec, folder, patience) as env:
             await env.call("act", {})
 
     with pytest.raises(McpServerError) as caught:
@@ -74,7 +77,7 @@ BAD = {
 @pytest.mark.parametrize("behaviour", BAD)
 async def test_a_bad_answer_fails_the_episode_and_says_what_is_bad(tmp_path: Path, behaviour: str) -> None:
     """Whatever comes in place of an answer, it is said in one line, and nothing waits for a timeout."""
-    error = await failure(raw(behaviour), tmp_path)
+    error = await failure(raw(behaviour), tmp_path, BRIEF if behaviour in STAYS else USUAL_PATIENCE)
     assert BAD[behaviour] in str(error)
 
 
@@ -123,7 +126,7 @@ async def test_a_server_that_ends_between_two_calls_is_noticed_by_the_second(tmp
 
 async def test_a_server_that_reads_no_more_is_noticed(tmp_path: Path) -> None:
     """It has closed its standard input, and stays."""
-    async with opened(raw("closes_stdin"), tmp_path) as env:
+    async with opened(raw("closes_stdin"), tmp_path, BRIEF) as env:
         assert (await env.call("act", {})).text == "the last one"
         with pytest.raises(McpServerError, match="does not read what is sent to it, while it ran 'act'"):
             await env.call("act", {})
@@ -158,7 +161,7 @@ async def test_a_call_that_takes_too_long_fails_the_episode_and_is_cancelled_at_
 
 async def test_a_server_that_does_not_read_a_large_call_does_not_hold_it_up(tmp_path: Path) -> None:
     """The pipe to it is full, and the call ends in its time all the same."""
-    async with opened(raw("goes_deaf", call_timeout_s=0.2), tmp_path) as env:
+    async with opened(raw("goes_deaf", call_timeout_s=0.2), tmp_path, BRIEF) as env:
         for _ in range(2):
             with pytest.raises(McpServerError, match=r"did not answer 'act' in 0\.2 s"):
                 await env.call("act", {"text": "x" * 1_000_000})

@@ -77,7 +77,7 @@ async def test_a_server_at_a_url_is_called_as_one_that_was_started(
     """It answers with events, or with one JSON text; each episode has a session of its own."""
     server = start("good.py", "http", *mode)
     async with opened(at(server), tmp_path) as env, opened(at(server)) as other:
-        assert len(env.tools) == 12
+        assert len(env.tools) == 10
         assert env.state == tmp_path
         assert other.state is None
         assert (await env.call("add", {"a": 1, "b": 2})).text == "3"

@@ -18,10 +18,12 @@ import pytest
 
 from agent_env.bundle import McpSpec
 from agent_env.envs import EnvSession
-from agent_env.envs.mcp import open_mcp_env
+from agent_env.envs.mcp import USUAL_PATIENCE, Patience, open_mcp_env
 from agent_env.errors import McpServerError
 
 RAW = Path(__file__).with_name("mcp_servers") / "raw.py"
+BRIEF = Patience(end_s=0.1, term_s=0.1, status_s=0.1)
+"""For servers that end only when they are killed: however long they are waited for, the outcome is the same."""
 
 
 class Marked:
@@ -64,9 +66,9 @@ def wait_for_end(pids: list[int]) -> None:
 
 
 @asynccontextmanager
-async def opened(server: Marked, folder: Path) -> AsyncGenerator[EnvSession]:
+async def opened(server: Marked, folder: Path, patience: Patience = USUAL_PATIENCE) -> AsyncGenerator[EnvSession]:
     """Open an env as an episode does."""
-    async with open_mcp_env("shop", server.spec, folder=folder, params={}, task_id="day-1") as env:
+    async with open_mcp_env("shop", server.spec, folder=folder, params={}, task_id="day-1", patience=patience) as env:
         yield env
 
 
@@ -79,7 +81,7 @@ async def pids_of(env: EnvSession) -> list[int]:
 async def test_what_a_server_has_started_ends_with_its_env(tmp_path: Path, how: str) -> None:
     """A child, a grandchild, and one that has left the group and lost its parent; also when none heeds SIGTERM."""
     server = Marked("starts_others", how)
-    async with opened(server, tmp_path) as env:
+    async with opened(server, tmp_path, BRIEF) as env:
         pids = await pids_of(env)
         assert are_there(pids) == pids
         assert len(pids) == 4
@@ -99,7 +101,7 @@ async def test_what_a_server_has_started_ends_with_the_server(tmp_path: Path) ->
 
 
 async def test_a_server_that_heeds_nothing_is_killed(tmp_path: Path) -> None:
-    """It goes on after its input has ended, and ignores SIGTERM."""
+    """It goes on after its input has ended, and ignores SIGTERM; it is waited for as long as any."""
     server = Marked("stays")
     async with opened(server, tmp_path) as env:
         pids = await pids_of(env)
@@ -107,34 +109,56 @@ async def test_a_server_that_heeds_nothing_is_killed(tmp_path: Path) -> None:
     assert server.left() == []
 
 
+async def test_a_server_that_outlives_its_input_is_told_to_end_before_it_is_killed(tmp_path: Path) -> None:
+    """SIGTERM comes when its time to end by itself is over, and it may still do what it has to."""
+    patience = Patience(end_s=0.0, term_s=30.0)
+    async with opened(Marked("ends_when_told"), tmp_path, patience):
+        pass
+    assert os.listdir(tmp_path) == ["told.txt"]
+
+
+async def test_a_server_that_ends_in_its_time_is_not_told_to(tmp_path: Path) -> None:
+    """The end of its input is all that it hears."""
+    patience = Patience(end_s=30.0, term_s=0.0)
+    async with opened(Marked("ends_when_told", "with_its_input"), tmp_path, patience):
+        pass
+    assert os.listdir(tmp_path) == ["ended.txt"]
+
+
 @pytest.mark.parametrize("behaviour", ["floods_a_line", "floods_text", "hangs", "is_killed", "closes_stdout"])
 async def test_nothing_is_left_of_a_server_that_failed(tmp_path: Path, behaviour: str) -> None:
     """Also of one that writes on and on, for it is read until it ends."""
     server = Marked(behaviour, call_timeout_s=0.3)
-    async with opened(server, tmp_path) as env:
+    async with opened(server, tmp_path, BRIEF) as env:
         with pytest.raises(McpServerError):
             await env.call("act", {})
     assert server.left() == []
 
 
-@pytest.mark.parametrize("behaviour", ["hangs", "hangs_at_start", "starts_others", "ends_at_start"])
-async def test_nothing_is_left_after_a_cancellation_wherever_it_comes(tmp_path: Path, behaviour: str) -> None:
-    """It is cancelled after each number of passes of the loop, and after some times, from before the start to a call."""
-    server = Marked(behaviour)
+async def play_on(server: Marked, folder: Path) -> None:
+    """An episode that does not come to its end."""
+    async with opened(server, folder) as env:
+        await env.call("act", {})
+        await asyncio.Event().wait()
 
-    async def play() -> None:
-        async with opened(server, tmp_path) as env:
-            await env.call("act", {})
-            await asyncio.Event().wait()
 
-    for passes in range(0, 60, 3):
-        task = asyncio.create_task(play())
+async def test_nothing_is_left_after_a_cancellation_while_the_process_is_started(tmp_path: Path) -> None:
+    """It is cancelled after each number of passes of the loop in which the process and its pipes come to be."""
+    server = Marked("pid")
+    for passes in range(16):
+        task = asyncio.create_task(play_on(server, tmp_path))
         for _ in range(passes):
             await asyncio.sleep(0)
         await cancelled(task)
         assert server.left() == []
+
+
+@pytest.mark.parametrize("behaviour", ["hangs", "hangs_at_start", "starts_others", "ends_at_start"])
+async def test_nothing_is_left_after_a_cancellation_wherever_it_comes(tmp_path: Path, behaviour: str) -> None:
+    """It is cancelled after some times, from the start to a call that hangs."""
+    server = Marked(behaviour)
     for delay_s in (0.001, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15):
-        task = asyncio.create_task(play())
+        task = asyncio.create_task(play_on(server, tmp_path))
         await asyncio.sleep(delay_s)
         await cancelled(task)
         assert server.left() == []
@@ -148,19 +172,19 @@ async def cancelled(task: asyncio.Task[None]) -> None:
 
 
 async def test_nothing_is_left_when_it_is_cancelled_again_while_it_closes(tmp_path: Path) -> None:
-    """A server that heeds nothing takes two seconds to end; in these the task is cancelled again and again."""
+    """A server that heeds nothing is waited for; meanwhile the task is cancelled again and again."""
     server = Marked("stays")
     is_open = asyncio.Event()
 
     async def play() -> None:
-        async with opened(server, tmp_path):
+        async with opened(server, tmp_path, BRIEF):
             is_open.set()
 
     task = asyncio.create_task(play())
     await is_open.wait()
     while not task.done():
         task.cancel()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.01)
     assert task.cancelled()
     assert server.left() == []
 
@@ -170,14 +194,14 @@ def test_nothing_is_left_when_the_loop_ends_while_it_closes(tmp_path: Path) -> N
     server = Marked("stays")
 
     async def play(is_open: asyncio.Event) -> None:
-        async with opened(server, tmp_path):
+        async with opened(server, tmp_path, BRIEF):
             is_open.set()
 
     async def main() -> None:
         is_open = asyncio.Event()
         tasks.add(asyncio.create_task(play(is_open)))
         await is_open.wait()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
 
     tasks: set[asyncio.Task[None]] = set()
     asyncio.run(main())
@@ -187,7 +211,7 @@ def test_nothing_is_left_when_the_loop_ends_while_it_closes(tmp_path: Path) -> N
 
 async def test_a_server_that_takes_leave_is_read_to_its_end(tmp_path: Path) -> None:
     """It writes 20 MB that nobody asked for before it does the last thing that it has to do."""
-    async with opened(Marked("takes_leave"), tmp_path):
+    async with opened(Marked("takes_leave"), tmp_path, Patience(end_s=30.0)):
         pass
     assert os.listdir(tmp_path) == ["left.txt"]
 
@@ -196,11 +220,12 @@ PARENT = """
 import asyncio, sys
 from pathlib import Path
 from agent_env.bundle import McpSpec
-from agent_env.envs.mcp import open_mcp_env
+from agent_env.envs.mcp import Patience, open_mcp_env
 
 async def play(behaviour):
     spec = McpSpec(command=(sys.executable, "-S", sys.argv[1], behaviour, "stubborn"))
-    async with open_mcp_env("shop", spec, folder=Path(sys.argv[2]), params={}, task_id="day-1") as env:
+    brief = Patience(end_s=0.1, term_s=0.1)
+    async with open_mcp_env("shop", spec, folder=Path(sys.argv[2]), params={}, task_id="day-1", patience=brief) as env:
         print((await env.call("act", {})).text, flush=True)
         await asyncio.Event().wait()
 
@@ -241,7 +266,7 @@ def parent_of(pid: int) -> int:
 async def test_a_server_ends_with_what_watches_over_it(tmp_path: Path, number: signal.Signals, said: str) -> None:
     """Were the supervisor killed, nobody could end what the server has started; the server itself the kernel ends."""
     server = Marked("pid")
-    async with opened(server, tmp_path) as env:
+    async with opened(server, tmp_path, Patience(end_s=0.0)) as env:
         (pid,) = await pids_of(env)
         os.kill(parent_of(pid), number)
         await asyncio.to_thread(wait_for_end, [pid])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import select
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from agent_env.bundle import McpSpec
 from agent_env.envs import EnvSession
-from agent_env.envs.mcp import open_mcp_env
+from agent_env.envs.mcp import USUAL_PATIENCE, Patience, open_mcp_env
 from agent_env.errors import EnvBrokenError, McpServerError
 
 SERVERS = Path(__file__).with_name("mcp_servers")
@@ -44,15 +45,17 @@ def wait_for_end(pid: int) -> None:
 
 
 @asynccontextmanager
-async def opened(spec: McpSpec, folder: Path | None = None, name: str = "shop") -> AsyncGenerator[EnvSession]:
+async def opened(
+    spec: McpSpec, folder: Path | None = None, patience: Patience = USUAL_PATIENCE
+) -> AsyncGenerator[EnvSession]:
     """Open an env as an episode does."""
-    async with open_mcp_env(name, spec, folder=folder, params={}, task_id="day-1") as env:
+    async with open_mcp_env("shop", spec, folder=folder, params={}, task_id="day-1", patience=patience) as env:
         yield env
 
 
-async def pid_of(spec: McpSpec) -> int:
+async def pid_of(spec: McpSpec, patience: Patience = USUAL_PATIENCE) -> int:
     """Which server an episode that is opened now calls."""
-    async with opened(spec) as env:
+    async with opened(spec, patience=patience) as env:
         return int((await env.call("act", {})).text)
 
 
@@ -70,21 +73,22 @@ async def test_episodes_side_by_side_and_one_after_the_other_share_a_server(tmp_
 
 async def test_a_shared_server_knows_of_no_episode() -> None:
     """It starts in an empty folder of its own, without params."""
-    spec = McpSpec(command=(sys.executable, str(SERVERS / "good.py")), shared=True)
-    async with opened(spec) as env:
-        folder, _, *known = (await env.call("who", {})).text.splitlines()
+    async with opened(raw("folder")) as env:
+        folder = (await env.call("act", {})).text
     assert "agent-env-universe-" in folder  # a name that the next start knows, where this process is killed
-    assert known == ["AGENT_ENV_TASK_ID=None", "AGENT_ENV_PARAMS=None", "AGENT_ENV_UNIVERSE=None"]
+    async with opened(raw("environment")) as env:
+        variables = json.loads((await env.call("act", {})).text)
+    assert not variables.keys() & {"AGENT_ENV_TASK_ID", "AGENT_ENV_PARAMS", "AGENT_ENV_UNIVERSE"}
 
 
 async def test_fifty_calls_of_as_many_episodes_are_under_way_at_once() -> None:
     """The server answers none of them before all have come."""
-    spec = McpSpec(command=(sys.executable, str(SERVERS / "good.py")), shared=True)
+    spec = raw("answers_when_all_have_come")
     texts: list[str] = []
 
     async def play() -> None:
         async with opened(spec) as env:
-            texts.append((await env.call("wait", {"a": 50, "b": 0})).text)
+            texts.append((await env.call("act", {"count": 50})).text)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(50):
@@ -165,7 +169,7 @@ async def test_the_last_to_be_cancelled_while_it_waits_ends_the_server(tmp_path:
     """A server that does not come to answer is not left behind."""
     told = tmp_path / "pid"
     os.mkfifo(told)
-    task = asyncio.create_task(pid_of(raw("hangs_at_start_and_says_pid", str(told))))
+    task = asyncio.create_task(pid_of(raw("hangs_at_start_and_says_pid", str(told)), Patience(end_s=0.1)))
     pid = int(await asyncio.to_thread(told.read_text))
     assert is_there(pid)
     task.cancel()

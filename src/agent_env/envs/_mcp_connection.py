@@ -35,8 +35,6 @@ Broken = TypeVar("Broken", bound=EnvBrokenError)
 
 _CLOSE_S = 15.0
 """Seconds that closing may take; what it does is bounded itself, by less."""
-_REASON_S = 3.5
-"""Seconds to find out why a connection has ended, a little more than a server has to end itself."""
 _MAX_PAGES = 100
 _MAX_TOOLS = 1000
 _SAID_CHARS = 300
@@ -94,9 +92,10 @@ class Connection:
         server: The transport.
         watch: What the transport is watched with.
         variables: Whose values are kept out of messages.
+        reason_s: Seconds to find out why it has ended, when it has.
     """
 
-    def __init__(self, env: str, server: Server, watch: Watch, variables: Variables) -> None:
+    def __init__(self, env: str, server: Server, watch: Watch, variables: Variables, *, reason_s: float) -> None:
         self.env = env
         self.tools: Mapping[str, McpTool] = {}
         """By the name that a model sees."""
@@ -105,6 +104,7 @@ class Connection:
         self._server = server
         self._watch = watch
         self._variables = variables
+        self._reason_s = reason_s
         self._session: ClientSession | None = None
         self._is_open = asyncio.Event()
         self._is_told = asyncio.Event()
@@ -209,7 +209,7 @@ class Connection:
 
     async def _ended(self, when: str) -> McpServerError:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_REASON_S):
+            async with asyncio.timeout(self._reason_s):
                 await self._is_told.wait()
         return self._error(f"{self._why or 'does not read what is sent to it'}{when}")
 

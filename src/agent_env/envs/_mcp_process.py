@@ -17,25 +17,44 @@ from time import monotonic
 
 from agent_env.envs._mcp_tail import Tail
 
-__all__ = ["CannotStartError", "ServerCommand", "ServerProcess"]
+__all__ = ["USUAL_PATIENCE", "CannotStartError", "Patience", "ServerCommand", "ServerProcess"]
 
 logger = logging.getLogger(__name__)
 
 _SUPERVISOR = str(Path(__file__).with_name("_mcp_supervisor.py"))
-_END_S = 1.0
-"""Seconds that a server has to end by itself once its input has ended."""
-_TERM_S = 1.0
-"""Seconds that it has after SIGTERM."""
-_GONE_S = _END_S + _TERM_S + 7.0
-"""Seconds in which the supervisor has ended everything, or it is killed itself."""
-_STATUS_S = 1.5
-"""Seconds in which a server whose output has ended has ended itself, or it is said that it has not; and once more, in which
-what it has left behind ends, which may hold its standard error open.
-"""
+_KILL_S = 7.0
+"""Seconds from SIGKILL to the end of everything, or the supervisor is killed itself: a little more than it takes to give up."""
 
 
 class CannotStartError(Exception):
     """The server's program cannot be run; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a server is waited for that is to end, or seems to have ended."""
+
+    end_s: float = 1.0
+    """Seconds that it has to end by itself once its input has ended."""
+    term_s: float = 1.0
+    """Seconds that it has after SIGTERM."""
+    status_s: float = 1.5
+    """Seconds in which a server whose output has ended has ended itself, or it is said that it has not; and once more, in
+    which what it has left behind ends, which may hold its standard error open.
+    """
+
+    @property
+    def reason_s(self) -> float:
+        """Seconds to find out why a connection has ended: a little more than finding out how the server has."""
+        return 2 * self.status_s + 0.5
+
+    @property
+    def gone_s(self) -> float:
+        """Seconds in which nothing of the server is left."""
+        return self.end_s + self.term_s + _KILL_S
+
+
+USUAL_PATIENCE = Patience()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +76,15 @@ class ServerProcess:
     Args:
         command: How it is started.
         tail: What it writes on its standard error is kept there.
+        patience: How long it is waited for at its end.
         max_line_bytes: The longest line that is read of its standard output; memory for two of them may be taken.
     """
 
-    def __init__(self, command: ServerCommand, tail: Tail, *, max_line_bytes: int) -> None:
+    def __init__(self, command: ServerCommand, tail: Tail, patience: Patience, *, max_line_bytes: int) -> None:
         self.lines = asyncio.StreamReader(limit=max_line_bytes)
         """Its standard output."""
         self._command = command
+        self._patience = patience
         self._control = _Control()
         self._input = _Input()
         self._stderr = _ToTail(tail)
@@ -112,7 +133,7 @@ class ServerProcess:
 
     def _start(self, control: int, folder: Path) -> subprocess.Popen[bytes]:
         command = self._command
-        settings = [str(control), str(os.getpid()), str(_END_S), str(_TERM_S)]
+        settings = [str(control), str(os.getpid()), str(self._patience.end_s), str(self._patience.term_s)]
         # Takes some 2 ms on the loop. In a thread, a cancellation could not tell whether there is a process to end.
         return subprocess.Popen(
             [sys.executable, "-I", "-S", _SUPERVISOR, *settings, command.program, *command.arguments],
@@ -137,7 +158,7 @@ class ServerProcess:
         """Say how the server ended, as what follows its name in a sentence, once its standard error has been read."""
         with suppress(TimeoutError):
             for ended in (self._control.has_exited, self._stderr.has_ended):
-                async with asyncio.timeout(_STATUS_S):
+                async with asyncio.timeout(self._patience.status_s):
                     await ended.wait()
         status = self._control.status
         if status is None:
@@ -172,7 +193,7 @@ class ServerProcess:
                 reader.resume_reading()
         cancelled = await self._wait_until_gone(process)
         if process.poll() is None:
-            logger.error("MCP server %s: still there after %s s, killed", self._command.program, _GONE_S)
+            logger.error("MCP server %s: still there after %s s, killed", self._command.program, self._patience.gone_s)
             process.kill()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
@@ -196,7 +217,7 @@ class ServerProcess:
     async def _wait_until_gone(self, process: subprocess.Popen[bytes]) -> asyncio.CancelledError | None:
         """Wait for the end of the supervisor, which is the last to end; return the cancellation that came meanwhile."""
         cancelled: asyncio.CancelledError | None = None
-        until = monotonic() + _GONE_S
+        until = monotonic() + self._patience.gone_s
         while process.poll() is None and monotonic() < until:
             try:
                 if self._socket is None or self._control.is_gone.is_set():

@@ -14,7 +14,7 @@ from agent_env.envs._mcp_answer import BadAnswerError, answer_of
 from agent_env.envs._mcp_command import empty_folder, episode_variables, server_command
 from agent_env.envs._mcp_connection import Connection, RefusedError
 from agent_env.envs._mcp_http import HttpServer
-from agent_env.envs._mcp_process import ServerCommand
+from agent_env.envs._mcp_process import Patience, ServerCommand
 from agent_env.envs._mcp_shared import shared_connection
 from agent_env.envs._mcp_stdio import StdioServer
 from agent_env.envs._mcp_tail import Tail
@@ -35,20 +35,22 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 @asynccontextmanager
 async def open_session(
-    name: str, spec: McpSpec, *, folder: Path | None, params: Mapping[str, Any], task_id: str
+    name: str, spec: McpSpec, *, folder: Path | None, params: Mapping[str, Any], task_id: str, patience: Patience
 ) -> AsyncGenerator[McpSession]:
     """Open an env; see `open_mcp_env`."""
     variables = Variables()
     async with AsyncExitStack() as stack:
         if spec.url is not None:
-            key, make = _at_url(name, spec, variables)
+            key, make = _at_url(name, spec, variables, patience)
         elif spec.shared:
-            key, make = _started(name, server_command(name, spec, variables, folder=None, episode={}), variables)
+            command = server_command(name, spec, variables, folder=None, episode={})
+            key, make = _started(name, command, variables, patience)
         else:
             if folder is None:
                 folder = await stack.enter_async_context(empty_folder())
             episode = episode_variables(folder=folder, params=params, task_id=task_id)
-            key, make = _started(name, server_command(name, spec, variables, folder=folder, episode=episode), variables)
+            command = server_command(name, spec, variables, folder=folder, episode=episode)
+            key, make = _started(name, command, variables, patience)
         if spec.shared:
             connection = await stack.enter_async_context(shared_connection(key, make))
         else:
@@ -58,17 +60,19 @@ async def open_session(
         yield McpSession(connection, state=folder, timeout_s=spec.call_timeout_s)
 
 
-def _started(name: str, command: ServerCommand, variables: Variables) -> tuple[str, Callable[[], Connection]]:
+def _started(
+    name: str, command: ServerCommand, variables: Variables, patience: Patience
+) -> tuple[str, Callable[[], Connection]]:
     """Return what tells a server that is started from another, and what makes a connection to it."""
 
     def make() -> Connection:
         watch = Watch(Tail())
-        return Connection(name, StdioServer(command, watch), watch, variables)
+        return Connection(name, StdioServer(command, watch, patience), watch, variables, reason_s=patience.reason_s)
 
     return json.dumps([name, command.program, command.arguments, dict(command.environment)]), make
 
 
-def _at_url(name: str, spec: McpSpec, variables: Variables) -> tuple[str, Callable[[], Connection]]:
+def _at_url(name: str, spec: McpSpec, variables: Variables, patience: Patience) -> tuple[str, Callable[[], Connection]]:
     """As `_started`, for a server at a URL.
 
     Raises:
@@ -88,7 +92,7 @@ def _at_url(name: str, spec: McpSpec, variables: Variables) -> tuple[str, Callab
 
     def make() -> Connection:
         watch = Watch(Tail())
-        return Connection(name, HttpServer(url, headers, watch), watch, variables)
+        return Connection(name, HttpServer(url, headers, watch), watch, variables, reason_s=patience.reason_s)
 
     return json.dumps([name, url, headers]), make
 

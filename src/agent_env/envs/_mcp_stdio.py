@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from agent_env.envs._mcp_command import empty_folder
-from agent_env.envs._mcp_process import ServerCommand, ServerProcess
+from agent_env.envs._mcp_process import Patience, ServerCommand, ServerProcess
 from agent_env.envs._mcp_streams import Reading, Streams, Writing
 from agent_env.envs._mcp_watch import MAX_MESSAGE_BYTES, EndedError, Watch, is_too_much
 
@@ -36,9 +36,9 @@ class StdioServer:
 
     is_remote = False
 
-    def __init__(self, command: ServerCommand, watch: Watch) -> None:
+    def __init__(self, command: ServerCommand, watch: Watch, patience: Patience) -> None:
         self._command = command
-        self._process = ServerProcess(command, watch.tail, max_line_bytes=MAX_MESSAGE_BYTES)
+        self._process = ServerProcess(command, watch.tail, patience, max_line_bytes=MAX_MESSAGE_BYTES)
         self._watch = watch
 
     @asynccontextmanager

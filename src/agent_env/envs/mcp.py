@@ -17,6 +17,7 @@ from anyio import to_thread
 
 from agent_env._optional import require
 from agent_env.bundle import McpSpec
+from agent_env.envs._mcp_process import USUAL_PATIENCE, Patience
 from agent_env.envs.contract import OpenTools
 from agent_env.errors import MissingExtraError
 
@@ -28,11 +29,18 @@ if TYPE_CHECKING:
         """`_mcp_session.py`, which imports the SDK."""
 
         def open_session(
-            self, name: str, spec: McpSpec, *, folder: Path | None, params: Mapping[str, Any], task_id: str
+            self,
+            name: str,
+            spec: McpSpec,
+            *,
+            folder: Path | None,
+            params: Mapping[str, Any],
+            task_id: str,
+            patience: Patience,
         ) -> AbstractAsyncContextManager[OpenTools]: ...
 
 
-__all__ = ["open_mcp_env"]
+__all__ = ["USUAL_PATIENCE", "Patience", "open_mcp_env"]
 
 _SESSIONS = "agent_env.envs._mcp_session"
 _INSTALL = "'agent-env[mcp]'"
@@ -40,7 +48,13 @@ _INSTALL = "'agent-env[mcp]'"
 
 @asynccontextmanager
 async def open_mcp_env(
-    name: str, spec: McpSpec, *, folder: Path | None, params: Mapping[str, Any], task_id: str
+    name: str,
+    spec: McpSpec,
+    *,
+    folder: Path | None,
+    params: Mapping[str, Any],
+    task_id: str,
+    patience: Patience = USUAL_PATIENCE,
 ) -> AsyncGenerator[OpenTools]:
     """Open an MCP server for one episode.
 
@@ -51,6 +65,7 @@ async def open_mcp_env(
             one it starts in an empty folder; a shared server, and one at a URL, never get to know of it.
         params: The task's, for `AGENT_ENV_PARAMS`, as JSON.
         task_id: For `AGENT_ENV_TASK_ID`.
+        patience: How long a server is waited for that is to end, or seems to have ended.
 
     Yields:
         The open env. It is to be closed by the task that has opened it.
@@ -64,7 +79,9 @@ async def open_mcp_env(
     end by itself.
     """
     sessions = await _sessions(f"env '{name}', an MCP server,")
-    async with sessions.open_session(name, spec, folder=folder, params=params, task_id=task_id) as session:
+    async with sessions.open_session(
+        name, spec, folder=folder, params=params, task_id=task_id, patience=patience
+    ) as session:
         yield session
 
 

@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import base64
-import os
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -40,8 +38,6 @@ TOOLS = [
     types.Tool(name="refuse", description="An answer that is an error.", input_schema=NOTHING),
     types.Tool(name="nothing", description="An answer with nothing in it.", input_schema=NOTHING),
     types.Tool(name="long", description="A long text.", input_schema=NOTHING),
-    types.Tool(name="who", description="What the server knows of its episode.", input_schema=NOTHING),
-    types.Tool(name="note", description="Write a line to a file.", input_schema={"type": "object"}),
     types.Tool(name="move.point", description="A name with a dot, a schema with a reference.", input_schema=POINT),
     types.Tool(name="wait", description="Answer when every call that is wanted has come.", input_schema=NUMBERS),
 ]
@@ -72,16 +68,6 @@ def files(_: Arguments) -> types.CallToolResult:
     return of(types.EmbeddedResource(resource=text), types.EmbeddedResource(resource=blob), link)
 
 
-def who(_: Arguments) -> types.CallToolResult:
-    known = ("AGENT_ENV_TASK_ID", "AGENT_ENV_PARAMS", "AGENT_ENV_UNIVERSE")
-    return said("\n".join([os.getcwd(), str(os.getpid()), *(f"{name}={os.environ.get(name)}" for name in known)]))
-
-
-def note(arguments: Arguments) -> types.CallToolResult:
-    Path("notes.txt").write_text(str(arguments))
-    return said("noted")
-
-
 async def wait_for_all(count: int) -> types.CallToolResult:
     global waiting
     waiting += 1
@@ -110,8 +96,6 @@ ANSWERS: dict[str, Callable[[Arguments], types.CallToolResult]] = {
     "refuse": lambda _: types.CallToolResult(content=[types.TextContent(text="no such order")], is_error=True),
     "nothing": lambda _: of(),
     "long": lambda _: said("x" * 2_000_000),
-    "who": who,
-    "note": note,
     "move.point": lambda _: said("moved"),
 }
 

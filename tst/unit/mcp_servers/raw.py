@@ -95,6 +95,20 @@ def forever() -> None:
         time.sleep(1000)
 
 
+def folder(request: Message) -> None:
+    """Writes a file where it was started, and says where that is."""
+    with open("notes.txt", "w"):
+        pass
+    answer(request, text(os.getcwd()))
+
+
+def answers_when_all_have_come(request: Message) -> None:
+    """As many calls as the first one's `count` says are under way before it answers any."""
+    count = request["params"]["arguments"]["count"]
+    for called in [request, *(read() for _ in range(count - 1))]:
+        answer(called, text(f"{count} at once"))
+
+
 def ends(code: int) -> Callable[[Message], None]:
     def end(_: Message) -> None:
         note("Traceback (most recent call last):")
@@ -126,6 +140,21 @@ def stays() -> None:
     """Heeds neither the end of its input nor SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     serve(lambda request: answer(request, text(str(os.getpid()))))
+    forever()
+
+
+def ends_when_told() -> None:
+    """Writes down what has ended it: its input, where it heeds that, or SIGTERM."""
+
+    def end(file: str) -> None:
+        with open(file, "w"):
+            pass
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, lambda *_: end("told.txt"))
+    serve()
+    if "with_its_input" in sys.argv:
+        end("ended.txt")
     forever()
 
 
@@ -315,6 +344,7 @@ STRUCTURED = {**ACT, "outputSchema": {"type": "object", "properties": {"n": {"ty
 IN_CALL: dict[str, Callable[[Message], None]] = {
     "ends": ends(4),
     "answers_and_ends": answers_and_ends,
+    "answers_when_all_have_come": answers_when_all_have_come,
     "is_killed": is_killed,
     "hangs": hangs,
     "floods_a_line": floods_a_line,
@@ -355,6 +385,7 @@ OTHERWISE: dict[str, Callable[[], None]] = {
     "hangs_at_start": lambda: serve(initialize=hangs),
     "hangs_in_list": lambda: serve(tools=hangs),
     "stays": stays,
+    "ends_when_told": ends_when_told,
     "records": records,
     "needs_file": needs_file,
     "hangs_at_start_and_says_pid": hangs_at_start_and_says_pid,
@@ -376,6 +407,7 @@ OTHERWISE: dict[str, Callable[[], None]] = {
     "tells": tells,
     "pid": lambda: serve(lambda request: answer(request, text(str(os.getpid())))),
     "environment": lambda: serve(lambda request: answer(request, text(json.dumps(dict(os.environ))))),
+    "folder": lambda: serve(folder),
 }
 
 if __name__ == "__main__":
