@@ -1,227 +1,365 @@
-"""Charts as SVG, drawn on the server: they work without a script and follow the page's colours."""
+"""Charts over the steps of a training run, as SVG drawn on the server: they work without a script, and follow the page's
+colours. A line is told from another by its dashes and marks as well as by its colour.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
+from agent_env.runs.explorer.measures import Measure
+from agent_env.runs.explorer.plot import Plot, axes, path, room_for, svg, thinned, ticks
 from agent_env.runs.explorer.points import StepPoint
+from agent_env.runs.explorer.wording import number
 from agent_env.runs.visible import visible
 
-__all__ = ["heat", "number", "reward_chart", "sparkline", "splits_of"]
+__all__ = ["Line", "Picture", "column_chart", "kind_mark", "legend_mark", "line_chart", "lines_of", "sparkline"]
 
-_CLICKABLE = 200
-"""Points that get a circle and a link; of a longer series, every so many."""
-_COLOURS = 4
-_MINUS = "\u2212"
+LOOKS = 6
+"""How many ways of drawing a line there are."""
+
+
+class Picture(StrEnum):
+    """How large a chart is."""
+
+    WIDE = "wide"
+    """Across the page."""
+    NARROW = "narrow"
+    """The same, on a phone."""
+    SMALL = "small"
+    """One of several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Frame:
-    """Where the plot lies in the picture, and which values it spans."""
-
+class _Size:
     width: int
     height: int
-    left: int = 52
-    right: int = 14
-    top: int = 12
-    bottom: int = 44
-    x_low: float
-    x_high: float
-    y_low: float
-    y_high: float
-
-    def x(self, value: float) -> float:
-        span = self.x_high - self.x_low
-        return self.left + (value - self.x_low) / span * (self.width - self.left - self.right)
-
-    def y(self, value: float) -> float:
-        span = self.y_high - self.y_low
-        return self.height - self.bottom - (value - self.y_low) / span * (self.height - self.top - self.bottom)
+    left: int
+    vertices: int
+    """Points that a line has at most."""
+    columns: int
+    """Steps that can be clicked, at most."""
 
 
-def reward_chart(points: Sequence[StepPoint], *, width: int, height: int) -> Markup:
-    """The mean reward over the steps, a line per split with a band of one standard error.
+_SIZES: Mapping[Picture, _Size] = {
+    Picture.WIDE: _Size(width=1040, height=340, left=56, vertices=700, columns=160),
+    Picture.NARROW: _Size(width=380, height=270, left=50, vertices=300, columns=60),
+    Picture.SMALL: _Size(width=380, height=176, left=46, vertices=300, columns=48),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The steps of one split of one training run."""
+
+    name: str
+    """For the legend."""
+    look: int
+    """Which of the ways to draw it."""
+    points: Sequence[StepPoint]
+
+    @property
+    def look_class(self) -> str:
+        """The class that has its colour and its dashes."""
+        return f"series-{self.look % LOOKS}"
+
+
+def lines_of(splits: Mapping[str, Sequence[StepPoint]], *, prefix: str = "", first_look: int = 0) -> list[Line]:
+    """A line for each split."""
+    return [
+        Line(name=f"{prefix}{split}", look=first_look + index, points=points)
+        for index, (split, points) in enumerate(splits.items())
+    ]
+
+
+def line_chart(lines: Sequence[Line], measure: Measure, picture: Picture, *, with_range: bool = False) -> Markup:
+    """A measure over the steps; nothing where no step has it.
 
     Args:
-        points: By split and step. Those with no scored run leave no mark.
-        width: Of the picture, in its own pixels; the page scales it.
-        height: As `width`.
+        lines: Each by step.
+        measure: What to draw. A reward has a band of one standard error.
+        picture: How large.
+        with_range: Whether a reward has a band from its least to its greatest value, too.
     """
-    series = _by_split([point for point in points if point.mean is not None])
-    if not series:
-        return Markup("")
-    frame = _frame(series, width=width, height=height)
-    parts = [_axes(frame)]
-    for index, (split, line) in enumerate(series.items()):
-        parts.append(_series(frame, index % _COLOURS, split, line))
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="Mean reward over training steps">{}</svg>'
-    ).format(width, height, Markup("").join(parts))
-
-
-def sparkline(points: Sequence[StepPoint]) -> Markup:
-    """The mean reward over the steps as a small line without axes."""
-    known = [(point.step, point.mean) for point in points if point.mean is not None]
+    known = [(line, values) for line in lines if (values := _values(line, measure))]
     if not known:
         return Markup("")
-    low_x, high_x = _spread(known[0][0], known[-1][0])
-    low_y, high_y = _spread(min(mean for _, mean in known), max(mean for _, mean in known))
+    size = _SIZES[picture]
+    plot = _plot(size, known, measure, with_range=with_range)
+    parts = axes(plot, label=measure.heading.lower() if picture is Picture.WIDE else "", says=measure.axis)
+    parts += _columns(plot, lines, known, measure, size.columns)
+    for line, values in known:
+        parts.append(f'<g class="{line.look_class}">')
+        if measure is Measure.REWARD:
+            parts += _bands(plot, line, size.vertices, with_range=with_range)
+        parts += _line(plot, line, values, size)
+        if picture is not Picture.SMALL:
+            parts += _targets(plot, line, values, measure, size.columns)
+        parts.append("</g>")
+    label = f"{measure.heading} over training steps: {', '.join(line.name for line, _ in known)}"
+    return svg(parts, kind="chart", width=size.width, height=size.height, label=visible(label))
+
+
+def column_chart(line: Line, measure: Measure, kinds: Sequence[str], picture: Picture) -> Markup:
+    """The shares of a step's runs by kind, stacked.
+
+    Args:
+        line: Its steps. Of many, each stretch has the one with the greatest share.
+        measure: `FAILED` or `CUT`.
+        kinds: All of them, the first below; what tells them apart is `kind-0`, `kind-1`, ...
+        picture: How large.
+    """
+    values = _values(line, measure)
+    if not values:
+        return Markup("")
+    size = _SIZES[picture]
+    points = {point.step: point for point in line.points}
+    steps = _worst(values, size.columns)
+    x_low, x_high = room_for(values[0][0], values[-1][0])
+    gap = (x_high - x_low) / max(1, len(steps) - 1)
+    plot = Plot(
+        width=size.width,
+        height=size.height,
+        left=size.left,
+        x_low=x_low - gap / 2,
+        x_high=x_high + gap / 2,
+        y_low=0.0,
+        y_high=_headroom(max(value for _, value in values)),
+    )
+    parts = axes(plot, label="", says=measure.axis)
+    width = min(26.0, 0.72 * (plot.x(gap) - plot.x(0)))
+    step_width = max(plot.x(gap) - plot.x(0), 1.0)
+    for step in steps:
+        point = points[step]
+        tops = _stacked(point.failures if measure is Measure.FAILED else point.cuts, kinds, point.runs)
+        middle = plot.x(step)
+        parts.append(
+            _column(plot, middle - step_width / 2, step_width, point.group, f"step {step}: {measure.about(point)}")
+        )
+        parts += [
+            f'<rect {kind_fill(index)} x="{middle - width / 2:.1f}" width="{width:.1f}"'
+            f' y="{plot.y(above):.1f}" height="{plot.y(below) - plot.y(above):.1f}"/>'
+            for index, below, above in tops
+        ]
+        parts.append("</a>")
+    return svg(
+        parts, kind="chart", width=size.width, height=size.height, label=visible(f"{measure.heading}, {line.name}")
+    )
+
+
+def sparkline(values: Sequence[tuple[int, float]]) -> Markup:
+    """The mean reward over the steps as a small line without axes."""
+    if not values:
+        return Markup("")
+    shown = [values[place] for place in thinned(values, 130)]
+    x_low, x_high = room_for(shown[0][0], shown[-1][0])
+    y_low, y_high = room_for(min(mean for _, mean in shown), max(mean for _, mean in shown))
     width, height, edge = 132, 30, 3
     places = [
         (
-            edge + (step - low_x) / (high_x - low_x) * (width - 2 * edge),
-            height - edge - (mean - low_y) / (high_y - low_y) * (height - 2 * edge),
+            edge + (step - x_low) / (x_high - x_low) * (width - 2 * edge),
+            height - edge - (mean - y_low) / (y_high - y_low) * (height - 2 * edge),
         )
-        for step, mean in known
+        for step, mean in shown
     ]
     x, y = places[-1]
-    label = f"mean reward from {number(known[0][1])} to {number(known[-1][1])}"
+    label = f"mean reward from {number(shown[0][1])} to {number(shown[-1][1])}"
     return Markup(
-        '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}"><polyline points="{}"/>'
-        '<circle cx="{:.1f}" cy="{:.1f}" r="2.4"/></svg>'
-    ).format(width, height, label, _path(places), x, y)
+        f'<svg class="spark" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
+        f'<polyline points="{path(places)}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/></svg>'
+    )
 
 
-_NOISE = 1e-9
-"""What is nearer to zero comes from rounding, as in the standard error of equal rewards."""
+def kind_fill(index: int) -> str:
+    """What tells a kind of failure from another, as attributes: a colour, and from the second on a pattern."""
+    look = index % LOOKS
+    return f'class="kind-{look}"' if look == 0 else f'class="kind-{look}" fill="url(#kind-{look})"'
 
 
-def number(value: float | None) -> str:
-    """A reward or score for people: three decimals, fewer digits where it is large."""
-    if value is None:
-        return "\u2013"
-    if abs(value) < _NOISE:
-        value = 0.0
-    if value != 0 and not 0.001 <= abs(value) < 1000:
-        return f"{value:.3g}"
-    text = f"{value:.3f}"
-    return "0.000" if text == "-0.000" else text.replace("-", _MINUS)
+def kind_mark(index: int) -> Markup:
+    """The same for its entry in the legend."""
+    return Markup(
+        f'<svg class="sample" viewBox="0 0 14 12" aria-hidden="true"><rect {kind_fill(index)} x="1" y="1" width="12" height="10"/></svg>'
+    )
 
 
-def heat(value: float | None, low: float, high: float) -> str:
-    """The class of a cell's colour: `heat-0` (low) to `heat-10` (high)."""
-    if value is None or high <= low:
-        return "heat-none"
-    return f"heat-{round(10 * min(1.0, max(0.0, (value - low) / (high - low))))}"
+def legend_mark(line: Line) -> Markup:
+    """How a line is drawn, for its entry in the legend."""
+    return Markup(
+        f'<svg class="sample {line.look_class}" viewBox="0 0 30 12" aria-hidden="true">'
+        f'<line class="mean" x1="1" x2="29" y1="6" y2="6"/><path class="point" d="{_mark(line.look, 15, 6, 3.6)}"/></svg>'
+    )
 
 
-def splits_of(points: Sequence[StepPoint]) -> list[str]:
-    """The splits that the chart draws, in the order of their colours."""
-    return list(_by_split([point for point in points if point.mean is not None]))
+def _values(line: Line, measure: Measure) -> list[tuple[int, float]]:
+    return [(point.step, value) for point in line.points if (value := measure.of(point)) is not None]
 
 
-def _by_split(points: Sequence[StepPoint]) -> Mapping[str, list[StepPoint]]:
-    series: dict[str, list[StepPoint]] = {}
-    for point in sorted(points, key=lambda point: (point.split != "train", point.split, point.step)):
-        series.setdefault(point.split, []).append(point)
-    return series
-
-
-def _frame(series: Mapping[str, Sequence[StepPoint]], *, width: int, height: int) -> _Frame:
-    steps = [point.step for line in series.values() for point in line]
-    tops = [_mean(point) + (point.se or 0) for line in series.values() for point in line]
-    bottoms = [_mean(point) - (point.se or 0) for line in series.values() for point in line]
-    x_low, x_high = _spread(min(steps), max(steps))
-    y_low, y_high = _spread(min(bottoms), max(tops))
-    ticks = _ticks(y_low, y_high, 5)
-    gap = ticks[1] - ticks[0]
-    return _Frame(
-        width=width,
-        height=height,
+def _plot(
+    size: _Size, known: Sequence[tuple[Line, Sequence[tuple[int, float]]]], measure: Measure, *, with_range: bool
+) -> Plot:
+    x_low, x_high = room_for(min(values[0][0] for _, values in known), max(values[-1][0] for _, values in known))
+    if measure is Measure.REWARD:
+        tops: list[float] = []
+        bottoms: list[float] = []
+        for line, _ in known:
+            for point in line.points:
+                if point.mean is not None:
+                    se = point.se or 0.0
+                    high, low = (point.high, point.low) if with_range else (None, None)
+                    tops.append(point.mean + se if high is None else max(high, point.mean + se))
+                    bottoms.append(point.mean - se if low is None else min(low, point.mean - se))
+        y_low, y_high = room_for(min(bottoms), max(tops))
+        gaps = ticks(y_low, y_high, 5)
+        gap = gaps[1] - gaps[0] if len(gaps) > 1 else y_high - y_low
+        y_low, y_high = math.floor(y_low / gap + 1e-9) * gap, math.ceil(y_high / gap - 1e-9) * gap
+    else:
+        y_low, y_high = 0.0, _headroom(max(value for _, values in known for _, value in values))
+    return Plot(
+        width=size.width,
+        height=size.height,
+        left=size.left,
         x_low=x_low,
         x_high=x_high,
-        y_low=math.floor(y_low / gap) * gap,
-        y_high=math.ceil(y_high / gap) * gap,
+        y_low=y_low,
+        y_high=y_high,
     )
 
 
-def _axes(frame: _Frame) -> Markup:
-    bottom, right = frame.height - frame.bottom, frame.width - frame.right
-    parts: list[Markup] = []
-    for value in _ticks(frame.y_low, frame.y_high, 5):
-        y = frame.y(value)
-        parts.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(frame.left, right, y, y)
-            + Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(
-                frame.left - 7, y + 4, f"{value:.6g}".replace("-", _MINUS)
-            )
-        )
-    parts += [
-        Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
-            frame.x(value), bottom + 17, int(value)
-        )
-        for value in _ticks(frame.x_low, frame.x_high, 8 if frame.width > 500 else 5)
-        if value == int(value)
-    ]
-    middle_y = (frame.top + bottom) / 2
-    parts.append(
-        Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(frame.left, right, bottom, bottom)
-        + Markup('<text class="label" x="{}" y="{}" text-anchor="middle">training step</text>').format(
-            (frame.left + right) / 2, frame.height - 7
-        )
-        + Markup('<text class="label" x="12" y="{}" text-anchor="middle" transform="rotate(-90 12 {})">').format(
-            middle_y, middle_y
-        )
-        + Markup("mean reward</text>")
+def _headroom(value: float) -> float:
+    return 1.06 * value if value > 0 else 1.0
+
+
+def _columns(
+    plot: Plot,
+    lines: Sequence[Line],
+    known: Sequence[tuple[Line, Sequence[tuple[int, float]]]],
+    measure: Measure,
+    most: int,
+) -> list[str]:
+    """The height of the plot over each step, or over the ones that stand out: a link to it that says what is there."""
+    _, values = max(known, key=lambda pair: len(pair[1]))
+    steps = [values[place][0] for place in thinned(values, most)]
+    by_step = [(line, {point.step: point for point in line.points}) for line in lines]
+    edges = [plot.left, *[plot.x((a + b) / 2) for a, b in pairwise(steps)], plot.end]
+    parts: list[str] = []
+    for step, left, right in zip(steps, edges, edges[1:], strict=False):
+        found = [(line, points[step]) for line, points in by_step if step in points]
+        words = "\n".join([f"step {step}", *[f"{line.name}: {measure.about(point)}" for line, point in found]])
+        parts.append(_column(plot, left, right - left, found[0][1].group, words))
+        parts.append("</a>")
+    return parts
+
+
+def _column(plot: Plot, left: float, width: float, group: str, words: str) -> str:
+    return (
+        f'<a class="column" href="/group?{escape(urlencode({"name": group}))}" tabindex="-1"'
+        f' aria-label="{escape(visible(words))}"><title>{escape(visible(words))}</title>'
+        f'<rect class="target" x="{left:.1f}" width="{width:.1f}" y="{plot.top}" height="{plot.floor - plot.top}"/>'
     )
-    return Markup("").join(parts)
 
 
-def _series(frame: _Frame, colour: int, split: str, line: Sequence[StepPoint]) -> Markup:
-    upper = [(frame.x(point.step), frame.y(_mean(point) + (point.se or 0))) for point in line]
-    lower = [(frame.x(point.step), frame.y(_mean(point) - (point.se or 0))) for point in line]
-    middle = [(frame.x(point.step), frame.y(_mean(point))) for point in line]
-    parts = [Markup('<g class="series-{}">').format(colour)]
-    if len(line) > 1:
-        parts.append(Markup('<polygon class="band" points="{}"/>').format(_path(upper + lower[::-1])))
-        parts.append(Markup('<polyline class="mean" points="{}"/>').format(_path(middle)))
+def _bands(plot: Plot, line: Line, most: int, *, with_range: bool) -> list[str]:
+    points = [point for point in line.points if point.mean is not None]
+    parts: list[str] = []
+    if with_range and len(points) > 1:
+        upper, lower = _envelope(plot, points, most // 2)
+        parts.append(f'<polygon class="range" points="{path(upper + lower[::-1])}"/>')
+    shown = [points[place] for place in thinned([(point.step, point.mean or 0.0) for point in points], most)]
+    upper = [(plot.x(point.step), plot.y((point.mean or 0.0) + (point.se or 0.0))) for point in shown]
+    lower = [(plot.x(point.step), plot.y((point.mean or 0.0) - (point.se or 0.0))) for point in shown]
+    if len(shown) > 1:
+        parts.append(f'<polygon class="band" points="{path(upper + lower[::-1])}"/>')
     else:
+        (x, top), (_, bottom) = upper[0], lower[0]
+        parts.append(f'<line class="whisker" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>')
+    return parts
+
+
+def _envelope(
+    plot: Plot, points: Sequence[StepPoint], stretches: int
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """The greatest and the least reward over the steps; of many steps, over stretches of them."""
+    upper: list[tuple[float, float]] = []
+    lower: list[tuple[float, float]] = []
+    size = max(1, math.ceil(len(points) / stretches))
+    for start in range(0, len(points), size):
+        some = points[start : start + size]
+        top = plot.y(max(point.high if point.high is not None else point.mean or 0.0 for point in some))
+        bottom = plot.y(min(point.low if point.low is not None else point.mean or 0.0 for point in some))
+        for x in {plot.x(some[0].step): None, plot.x(some[-1].step): None}:
+            upper.append((x, top))
+            lower.append((x, bottom))
+    return upper, lower
+
+
+def _line(plot: Plot, line: Line, values: Sequence[tuple[int, float]], size: _Size) -> list[str]:
+    shown = [values[place] for place in thinned(values, size.vertices)]
+    places = [(plot.x(step), plot.y(value)) for step, value in shown]
+    parts = [f'<polyline class="mean" points="{path(places)}"/>'] if len(places) > 1 else []
+    marked = places if len(places) * 9 < size.width else places[-1:]
+    radius = 3.4 if len(places) * 22 < size.width else 2.6
+    parts += [f'<path class="point" d="{_mark(line.look, x, y, radius)}"/>' for x, y in marked]
+    return parts
+
+
+def _targets(plot: Plot, line: Line, values: Sequence[tuple[int, float]], measure: Measure, most: int) -> list[str]:
+    points = {point.step: point for point in line.points}
+    shown = [values[place] for place in thinned(values, most)]
+    radius = min(10.0, max(4.0, plot.width / len(shown) / 2))
+    parts: list[str] = []
+    for step, value in shown:
+        point = points[step]
+        words = escape(visible(f"{line.name}, step {step}: {measure.about(point)}"))
         parts.append(
-            Markup('<line class="whisker" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>').format(
-                upper[0][0], upper[0][1], lower[0][1]
-            )
+            f'<a href="/group?{escape(urlencode({"name": point.group}))}" tabindex="-1" aria-label="{words}">'
+            f'<title>{words}</title><circle class="target" cx="{plot.x(step):.1f}" cy="{plot.y(value):.1f}"'
+            f' r="{radius:.1f}"/></a>'
         )
-    every = max(1, math.ceil(len(line) / _CLICKABLE))
-    radius = 3.4 if len(line) <= 60 else 2.2 if len(line) <= 150 else 1.2
-    for point, (x, y) in list(zip(line, middle, strict=True))[::every]:
-        about = f"{split}, step {point.step}: {number(point.mean)}"
-        about += "" if point.se is None else f" ± {number(point.se)}"
-        about += f", {point.scored} scored"
-        # Many of them: plain formatting is ten times as fast as Markup's, and only two of the values are text.
-        place = f'cx="{x:.1f}" cy="{y:.1f}"'
-        parts.append(
-            Markup(
-                f'<a href="/group?{escape(urlencode({"name": point.group}))}"><circle class="target" {place} r="11"/>'
-                f'<circle class="point" {place} r="{radius}"/><title>{escape(visible(about))}</title></a>'
+    return parts
+
+
+def _worst(values: Sequence[tuple[int, float]], most: int) -> list[int]:
+    """The step with the greatest value of each stretch."""
+    size = max(1, math.ceil(len(values) / most))
+    return [max(values[start : start + size], key=lambda pair: pair[1])[0] for start in range(0, len(values), size)]
+
+
+def _stacked(found: Mapping[str, int], kinds: Sequence[str], runs: int) -> list[tuple[int, float, float]]:
+    parts: list[tuple[int, float, float]] = []
+    at = 0
+    for index, kind in enumerate(kinds):
+        n = found.get(kind, 0)
+        if n:
+            parts.append((index, at / runs, (at + n) / runs))
+            at += n
+    return parts
+
+
+def _mark(look: int, x: float, y: float, r: float) -> str:
+    """A mark of its own for each look: disc, square, triangle, diamond, triangle down, cross."""
+    match look % LOOKS:
+        case 0:
+            return f"M{x - r:.1f},{y:.1f}a{r:.1f},{r:.1f} 0 1 0 {2 * r:.1f},0a{r:.1f},{r:.1f} 0 1 0 {-2 * r:.1f},0z"
+        case 1:
+            s = 0.9 * r
+            return f"M{x - s:.1f},{y - s:.1f}h{2 * s:.1f}v{2 * s:.1f}h{-2 * s:.1f}z"
+        case 2:
+            return f"M{x:.1f},{y - 1.2 * r:.1f}l{1.15 * r:.1f},{2 * r:.1f}h{-2.3 * r:.1f}z"
+        case 3:
+            d = 1.3 * r
+            return f"M{x:.1f},{y - d:.1f}l{d:.1f},{d:.1f}l{-d:.1f},{d:.1f}l{-d:.1f},{-d:.1f}z"
+        case 4:
+            return f"M{x:.1f},{y + 1.2 * r:.1f}l{1.15 * r:.1f},{-2 * r:.1f}h{-2.3 * r:.1f}z"
+        case _:
+            a, b = r, 0.4 * r
+            return (
+                f"M{x - b:.1f},{y - a:.1f}h{2 * b:.1f}v{a - b:.1f}h{a - b:.1f}v{2 * b:.1f}h{b - a:.1f}v{a - b:.1f}"
+                f"h{-2 * b:.1f}v{b - a:.1f}h{b - a:.1f}v{-2 * b:.1f}h{a - b:.1f}z"
             )
-        )
-    parts.append(Markup("</g>"))
-    return Markup("").join(parts)
-
-
-def _mean(point: StepPoint) -> float:
-    return 0.0 if point.mean is None else point.mean
-
-
-def _path(places: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-
-
-def _spread(low: float, high: float) -> tuple[float, float]:
-    if high - low > 1e-9 * max(1.0, abs(low), abs(high)):
-        return low, high
-    room = max(0.5, abs(low) * 0.05)
-    return low - room, high + room
-
-
-def _ticks(low: float, high: float, about: int) -> list[float]:
-    rough = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    gap = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
-    first = math.ceil(low / gap - 1e-9)
-    return [round(index * gap, 12) for index in range(first, math.floor(high / gap + 1e-9) + 1)]

@@ -2,104 +2,149 @@
 
 from __future__ import annotations
 
-import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_env.errors import UsageError
-from agent_env.runs._reading import Reader, read_groups, read_page
-from agent_env.runs.explorer.address import text_of
-from agent_env.runs.explorer.points import Neighbours, first_text
+from agent_env.runs._reading import Reader
+from agent_env.runs.explorer.address import number_of, text_of
+from agent_env.runs.explorer.group_filter import GroupFilter, Sort, filter_of, sort_of
+from agent_env.runs.explorer.group_reading import Matched, ScoreMean, TaskRow, read_step
+from agent_env.runs.explorer.points import Neighbours
 from agent_env.runs.explorer.site import Site
-from agent_env.runs.record import GroupSummary, RunState, RunSummary
+from agent_env.runs.record import GroupSummary, RunState
 
-__all__ = ["GroupView", "TaskRuns", "group_page"]
-
-_RUNS = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRuns:
-    """The rollouts of one task on a page."""
-
-    runs: tuple[RunSummary, ...]
-
-    @property
-    def mean(self) -> float | None:
-        """Of the completed ones with a reward."""
-        rewards = [run.reward for run in self.runs if run.reward is not None and run.state is RunState.COMPLETED]
-        return sum(rewards) / len(rewards) if rewards else None
+__all__ = ["GroupView", "group_page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """One group: its counts and a page of its runs."""
+    """One group: its counts and a page of its tasks."""
 
     group: GroupSummary
+    before: GroupSummary | None
+    """The step before, of the same split."""
     neighbours: Neighbours
-    state: RunState | None
-    """The filter."""
-    runs: tuple[RunSummary, ...]
-    next_page: str | None
+    siblings: Mapping[str, str]
+    """The groups of the other splits at this step, by split."""
+    other: str | None
+    """The training run that was laid over this one."""
+    other_group: str | None
+    """Its group of the same split and step."""
+    filter: GroupFilter
+    sort: Sort
+    matched: Matched
+    scores: tuple[ScoreMean, ...]
+    """By verify step, where there are several."""
+    tools: tuple[str, ...]
+    """The tools that its runs called."""
+    rows: tuple[TaskRow, ...]
+    first: int
+    earlier: int | None
+    later: int | None
+    """Where the page before and the page after start."""
     reward_low: float
     reward_high: float
-    """What the colours of the rewards span: 0 to 1, or more where the page has more."""
+    """What the colours of the rewards span: 0 to 1, or all of the group's rewards where they are elsewhere."""
 
     @property
-    def tasks(self) -> list[TaskRuns]:
-        """The page's runs by task."""
-        return [TaskRuns(runs=tuple(runs)) for _, runs in groupby(self.runs, key=lambda run: run.task_id)]
+    def asked(self) -> dict[str, object]:
+        """What the address asks for, but for the page."""
+        return {"name": self.group.name, "with": self.other, **self.filter.asked, "sort": self.sort}
+
+    @property
+    def sorts(self) -> list[Sort]:
+        """The orders there are: the change only where the step before played some of the same tasks."""
+        has_change = self.sort is Sort.CHANGE or any(row.before is not None for row in self.rows)
+        return [sort for sort in Sort if sort is not Sort.CHANGE or has_change]
+
+    @property
+    def has_before(self) -> bool:
+        """Whether a task of the page was played in the step before."""
+        return any(row.before is not None for row in self.rows)
+
+    @property
+    def change(self) -> float | None:
+        """What the mean reward is above that of the step before."""
+        before = None if self.before is None else self.before.reward_mean
+        return None if before is None or self.group.reward_mean is None else self.group.reward_mean - before
+
+    @property
+    def states(self) -> list[RunState]:
+        """The outcomes that its runs have, and the one that is asked for."""
+        return [state for state in RunState if self.group.states[state] or state is self.filter.outcome]
+
+    @property
+    def tries(self) -> bool:
+        """Whether a rollout of the page was tried again."""
+        return any(rollout.attempt for row in self.rows for rollout in row.rollouts)
 
 
 def group_page(site: Site, request: Request) -> Response:
     """Answer `/group?name=`."""
-    asked = text_of(request, "state") or None
-    if asked is not None and asked not in list(RunState):
-        raise HTTPException(400, f"No outcome is called like this. There are: {', '.join(RunState)}.")
     view = view_group(
         site.reader,
         text_of(request, "name"),
-        state=None if asked is None else RunState(asked),
-        after=text_of(request, "after") or None,
+        asked=filter_of(request),
+        sort=sort_of(request),
+        other=text_of(request, "with"),
+        offset=number_of(request, "from"),
     )
     return site.answer(request, "group.html", view)
 
 
-def view_group(reader: Reader, name: str, *, state: RunState | None, after: str | None) -> GroupView:
+def view_group(
+    reader: Reader,
+    name: str,
+    *,
+    asked: GroupFilter | None = None,
+    sort: Sort | None = None,
+    other: str = "",
+    offset: int = 0,
+) -> GroupView:
     """A group's page.
+
+    Args:
+        reader: What asks the index.
+        name: The group's.
+        asked: Which of its runs; all where it is None.
+        sort: The order of its tasks; None for the one that suits it.
+        other: A training run whose step is linked to.
+        offset: The place of the page's first task, or with one task its first rollout.
 
     Raises:
         UsageError: When there is no such group.
     """
+    asked = asked or GroupFilter()
     with reader.asking() as conn:
-        groups = read_groups(conn, names=[name])
-        if not groups:
-            raise UsageError(f"no group {name!r}")
-        place = groups[0].place
-        neighbours = Neighbours(before=None, after=None)
-        if place is not None:
-            neighbours = _neighbouring_groups(conn, training=place.training, split=place.split, step=place.step)
-        page = read_page(conn, name, state=state, after=after, limit=_RUNS)
-    rewards = [run.reward for run in page.runs if run.reward is not None]
+        step = read_step(conn, name, other=other)
+        page = step.read_page(conn, asked, sort=sort, offset=offset)
+    low, high = _span(step.group)
     return GroupView(
-        group=groups[0],
-        neighbours=neighbours,
-        state=state,
-        runs=page.runs,
-        next_page=page.next_page,
-        reward_low=min([0.0, *rewards]),
-        reward_high=max([1.0, *rewards]),
+        group=step.group,
+        before=step.before,
+        neighbours=step.neighbours,
+        siblings=step.siblings,
+        other=other or None,
+        other_group=step.other_group,
+        filter=asked,
+        sort=page.sort,
+        matched=page.matched,
+        scores=page.scores,
+        tools=page.tools,
+        rows=page.rows,
+        first=offset,
+        earlier=page.earlier,
+        later=page.later,
+        reward_low=low,
+        reward_high=high,
     )
 
 
-def _neighbouring_groups(conn: sqlite3.Connection, *, training: str, split: str, step: int) -> Neighbours:
-    place = (training, split, step)
-    sql = "SELECT name FROM groups WHERE training = ? AND split = ? AND step {} ? ORDER BY step {} LIMIT 1"
-    return Neighbours(
-        before=first_text(conn.execute(sql.format("<", "DESC"), place)),
-        after=first_text(conn.execute(sql.format(">", "ASC"), place)),
-    )
+def _span(group: GroupSummary) -> tuple[float, float]:
+    low, high = group.reward_min, group.reward_max
+    if low is None or high is None or (low >= 0 and high <= 1):
+        return 0.0, 1.0
+    return low, high

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_env.runs._reading import Reader, dead_json, read_groups
+from agent_env.runs._reading import Reader, moments, read_groups
 from agent_env.runs.explorer.address import number_of, text_of
-from agent_env.runs.explorer.points import StepPoint, points_of
+from agent_env.runs.explorer.points import shift_lost
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.record import GroupSummary, RunState
 
-__all__ = ["HomeView", "TrainingSummary", "home_page"]
+__all__ = ["HomeView", "LatestMean", "TrainingSummary", "home_page"]
 
-_TRAININGS = 50
-_GROUPS = 100
+_TRAININGS = 25
+_GROUPS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatestMean:
+    """The last step that has a scored run."""
+
+    group: str
+    step: int
+    scored: int
+    mean: float
+    se: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,78 +43,112 @@ class TrainingSummary:
     last_step: int
     first_at_s: float
     last_at_s: float
-    points: tuple[StepPoint, ...]
-    """Of the split that the home page draws: `train`, or the first there is."""
-
-    @property
-    def latest(self) -> StepPoint | None:
-        """The last step with a scored run."""
-        return next((point for point in reversed(self.points) if point.mean is not None), None)
+    split: str
+    """Which split the next two are of: `train`, or the first there is."""
+    line: tuple[tuple[int, float], ...]
+    """Step and mean reward."""
+    latest: LatestMean | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeView:
     """Training runs, and groups that are no step of one."""
 
+    named: str
+    """What the names of the training runs have in them; empty for all."""
     trainings: tuple[TrainingSummary, ...]
+    total: int
+    """All training runs that are so named."""
+    first: int
     groups: tuple[GroupSummary, ...]
     next_trainings: int | None
     next_groups: str | None
 
+    @property
+    def asked(self) -> dict[str, object]:
+        """What the address asks for."""
+        return {"named": self.named}
+
 
 def home_page(site: Site, request: Request) -> Response:
     """Answer `/`."""
-    view = view_home(site.reader, offset=number_of(request, "from"), after=text_of(request, "groups_after"))
+    view = view_home(
+        site.reader,
+        named=text_of(request, "named"),
+        offset=number_of(request, "from"),
+        after=text_of(request, "groups_after"),
+    )
     return site.answer(request, "home.html", view)
 
 
-def view_home(reader: Reader, *, offset: int, after: str) -> HomeView:
+def view_home(reader: Reader, *, named: str = "", offset: int = 0, after: str = "") -> HomeView:
     """The home page, from its `offset`th training run and the loose group after `after` on."""
     with reader.asking() as conn:
-        trainings = _trainings(conn, offset=offset, limit=_TRAININGS + 1)
-        names = _loose_groups(conn, after=after, limit=_GROUPS + 1)
+        trainings = _trainings(conn, named=named, offset=offset)
+        total = conn.execute(
+            "SELECT count(DISTINCT training) FROM groups WHERE training IS NOT NULL"
+            " AND instr(lower(training), lower(?)) > 0",
+            (named,),
+        ).fetchone()[0]
+        names = _loose_groups(conn, named=named, after=after, limit=_GROUPS + 1)
         groups = read_groups(conn, names=names[:_GROUPS])
     return HomeView(
-        trainings=tuple(trainings[:_TRAININGS]),
+        named=named,
+        trainings=tuple(trainings),
+        total=total,
+        first=offset,
         groups=tuple(groups),
-        next_trainings=offset + _TRAININGS if len(trainings) > _TRAININGS else None,
+        next_trainings=offset + _TRAININGS if total > offset + _TRAININGS else None,
         next_groups=names[_GROUPS - 1] if len(names) > _GROUPS else None,
     )
 
 
-def _trainings(conn: sqlite3.Connection, *, offset: int, limit: int) -> list[TrainingSummary]:
+def _trainings(conn: sqlite3.Connection, *, named: str, offset: int) -> list[TrainingSummary]:
     rows = conn.execute(
-        "SELECT training, count(*) AS n, max(step) AS last_step, min(first_at_s) AS first_at_s, max(last_at_s) AS last_at_s"
-        " FROM groups WHERE training IS NOT NULL GROUP BY training ORDER BY 5 DESC, training LIMIT ? OFFSET ?",
-        (limit, offset),
+        "SELECT training, count(*) AS n, max(step) AS last_step, min(first_at_s) AS first_at_s,"
+        " max(last_at_s) AS last_at_s, coalesce(max(CASE split WHEN 'train' THEN split END), min(split)) AS split"
+        " FROM groups WHERE training IS NOT NULL AND instr(lower(training), lower(?)) > 0"
+        " GROUP BY training ORDER BY last_at_s DESC, training LIMIT ? OFFSET ?",
+        (named, _TRAININGS, offset),
     ).fetchall()
-    return [
-        TrainingSummary(
-            name=row["training"],
-            groups=row["n"],
-            runs=sum(states.values()),
-            states=states,
-            last_step=row["last_step"],
-            first_at_s=row["first_at_s"],
-            last_at_s=row["last_at_s"],
-            points=_headline(points_of(conn, row["training"])),
-        )
-        for row in rows
-        for states in [_states_of(conn, row["training"])]
-    ]
+    return [_training(conn, row) for row in rows]
 
 
-def _loose_groups(conn: sqlite3.Connection, *, after: str, limit: int) -> list[str]:
+def _training(conn: sqlite3.Connection, row: sqlite3.Row) -> TrainingSummary:
+    states = _states_of(conn, row["training"])
+    cursor = conn.cursor()
+    cursor.row_factory = None  # plain tuples: there may be thousands of rows
+    steps = cursor.execute(
+        "SELECT step, shift + total / scored, name, scored, shift, total, squares FROM groups"
+        " WHERE training = ? AND split = ? AND scored > 0 ORDER BY step",
+        (row["training"], row["split"]),
+    ).fetchall()
+    latest = None
+    if steps:
+        step, _, group, scored, *sums = steps[-1]
+        mean, se = moments(scored, *sums)
+        latest = LatestMean(group=group, step=step, scored=scored, mean=0.0 if mean is None else mean, se=se)
+    return TrainingSummary(
+        name=row["training"],
+        groups=row["n"],
+        runs=sum(states.values()),
+        states=states,
+        last_step=row["last_step"],
+        first_at_s=row["first_at_s"],
+        last_at_s=row["last_at_s"],
+        split=row["split"],
+        line=tuple([step[:2] for step in steps]),
+        latest=latest,
+    )
+
+
+def _loose_groups(conn: sqlite3.Connection, *, named: str, after: str, limit: int) -> list[str]:
     rows = conn.execute(
-        "SELECT name FROM groups WHERE training IS NULL AND name > ? ORDER BY name LIMIT ?", (after, limit)
+        "SELECT name FROM groups WHERE training IS NULL AND name > ? AND instr(lower(name), lower(?)) > 0"
+        " ORDER BY name LIMIT ?",
+        (after, named, limit),
     )
     return [row[0] for row in rows]
-
-
-def _headline(points: Sequence[StepPoint]) -> tuple[StepPoint, ...]:
-    splits = [point.split for point in points]
-    shown = "train" if "train" in splits else splits[0]
-    return tuple(point for point in points if point.split == shown)
 
 
 def _states_of(conn: sqlite3.Connection, training: str) -> dict[RunState, int]:
@@ -114,11 +159,5 @@ def _states_of(conn: sqlite3.Connection, training: str) -> dict[RunState, int]:
         (training,),
     ):
         states[RunState(kind)] = n
-    lost = conn.execute(
-        "SELECT count(*) FROM runs WHERE state = 'running' AND writer_key IN (SELECT value FROM json_each(?))"
-        " AND group_key IN (SELECT key FROM groups WHERE training = ?)",
-        (dead_json(conn), training),
-    ).fetchone()[0]
-    states[RunState.RUNNING] -= lost
-    states[RunState.INTERRUPTED] += lost
+    shift_lost(conn, training, states)
     return states

@@ -1,4 +1,4 @@
-"""A view as a page: templates with everything escaped, and the words and colours that they use."""
+"""A view as a page: templates with everything escaped, and the words and pictures that they use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -15,7 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from agent_env.runs.conversation import pretty
-from agent_env.runs.explorer.charts import heat, number, reward_chart, sparkline
+from agent_env.runs.explorer import wording
+from agent_env.runs.explorer.charts import kind_mark, legend_mark, sparkline
+from agent_env.runs.explorer.grid import cells, heat_key
 from agent_env.runs.record import RunState, place_of
 from agent_env.runs.visible import one_line, visible
 
@@ -32,7 +33,19 @@ def as_html(template: str, **values: object) -> str:
 
 def as_json(view: object) -> bytes:
     """Write a view as JSON in ASCII, which no control character or lone surrogate can break."""
-    return json.dumps(_plain(view), indent=1, allow_nan=False).encode("ascii")
+    try:
+        text = json.dumps(view, default=_fields, allow_nan=False)
+    except (TypeError, ValueError):  # a number that is none, or a key that is no text: both rare, and slow to look for
+        text = json.dumps(_plain(view), allow_nan=False)
+    return text.encode("ascii")
+
+
+def _fields(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
+    raise TypeError(f"a view holds a {type(value).__name__}")
 
 
 def _plain(value: object) -> object:
@@ -54,30 +67,9 @@ def _shown(value: object) -> object:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _ago(at_s: float, now_s: float) -> str:
-    seconds = max(0.0, now_s - at_s)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return "just now" if seconds < 5 else f"{seconds:.0f} s ago"
-
-
-def _moment(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 0.0995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-
-
-def _count(n: int) -> str:
-    return f"{n:,}".replace(",", "\u202f")  # a narrow space, as groups of digits are told apart in print
+def _exact(value: str) -> Markup:
+    """Text for a field's value, which is sent back as it is: escaped, and nothing in it made visible."""
+    return escape(value.encode("utf-8", "replace").decode())
 
 
 def _shares(states: Mapping[RunState, int]) -> Markup:
@@ -97,8 +89,10 @@ def _shares(states: Mapping[RunState, int]) -> Markup:
     )
 
 
-def _link(path: str, **query: object) -> str:
-    kept: dict[str, Any] = {name: value for name, value in query.items() if value is not None}
+def _link(path: str, asked: Mapping[str, object] | None = None, /, **changed: object) -> str:
+    """An address of ours: what was asked for, with some of it changed; what is None or empty is left out."""
+    query = {**(asked or {}), **changed}
+    kept = {name: value for name, value in query.items() if value is not None and value != ""}
     return f"{path}?{urlencode(kept)}" if kept else path
 
 
@@ -110,22 +104,32 @@ def _environment() -> Environment:
         finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,
     )
     filters: dict[str, Any] = {
-        "ago": _ago,
-        "count": _count,
-        "duration": _duration,
-        "moment": _moment,
-        "number": number,
+        "ago": wording.ago,
+        "count": wording.count,
+        "duration": wording.duration,
+        "exact": _exact,
+        "kind_mark": kind_mark,
+        "legend_mark": legend_mark,
+        "moment": wording.moment,
+        "number": wording.number,
         "one_line": one_line,
-        "pretty": pretty,
+        "percent": wording.percent,
         "place": place_of,
+        "plural": wording.plural,
+        "pretty": pretty,
+        "short_count": wording.short_count,
+        "signed": wording.signed,
+        "tally": wording.tally,
     }
     words: dict[str, Any] = {
-        "heat": heat,
+        "cells": cells,
+        "heat": wording.heat,
+        "heat_key": heat_key,
         "link": _link,
         "long_chars": LONG_CHARS,
-        "reward_chart": reward_chart,
         "run_states": list(RunState),
         "shares": _shares,
         "sparkline": sparkline,
