@@ -11,6 +11,9 @@ SOURCES := $(shell find -L src -type f -not -name "*.pyc") pyproject.toml
 TORCH := torch==2.13.0
 COOKBOOK := tinker-cookbook>=0.5.8
 
+# Processes that share the unit tier; 0 plays it in one, as `.venv/bin/python -m pytest` does.
+WORKERS ?= auto
+
 .PHONY: help demo test tinker-test lint format lock bench bench-rollouts clean
 
 help:  ## list the targets
@@ -20,7 +23,7 @@ demo: $(TINKER)/.installed  ## train a small model on GridSim, here, with no key
 	$(TBIN)/agent-env train bundles/gridsim --local --runs .demo/runs
 
 test: $(VENV)/.wheel  ## the unit tier, against the built wheel
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal
 
 tinker-test: $(TINKER)/.installed  ## the trainer tier, on the real tinker-cookbook
 	$(TBIN)/python -m pytest tst/tinker --timeout=240
