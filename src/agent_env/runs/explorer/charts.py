@@ -78,7 +78,9 @@ def lines_of(splits: Mapping[str, Sequence[StepPoint]], *, prefix: str = "", fir
     ]
 
 
-def line_chart(lines: Sequence[Line], measure: Measure, picture: Picture, *, with_range: bool = False) -> Markup:
+def line_chart(
+    lines: Sequence[Line], measure: Measure, picture: Picture, *, with_range: bool = False, task: str = ""
+) -> Markup:
     """A measure over the steps; nothing where no step has it.
 
     Args:
@@ -86,6 +88,7 @@ def line_chart(lines: Sequence[Line], measure: Measure, picture: Picture, *, wit
         measure: What to draw. A reward has a band of one standard error.
         picture: How large.
         with_range: Whether a reward has a band from its least to its greatest value, too.
+        task: Which task of a step is linked to; empty for all.
     """
     known = [(line, values) for line in lines if (values := _values(line, measure))]
     if not known:
@@ -93,14 +96,14 @@ def line_chart(lines: Sequence[Line], measure: Measure, picture: Picture, *, wit
     size = _SIZES[picture]
     plot = _plot(size, known, measure, with_range=with_range)
     parts = axes(plot, label=measure.heading.lower() if picture is Picture.WIDE else "", says=measure.axis)
-    parts += _columns(plot, lines, known, measure, size.columns)
+    parts += _columns(plot, lines, known, measure, size.columns, task)
     for line, values in known:
         parts.append(f'<g class="{line.look_class}">')
         if measure is Measure.REWARD:
             parts += _bands(plot, line, size.vertices, with_range=with_range)
         parts += _line(plot, line, values, size)
         if picture is not Picture.SMALL:
-            parts += _targets(plot, line, values, measure, size.columns)
+            parts += _targets(plot, line, values, measure, size.columns, task)
         parts.append("</g>")
     label = f"{measure.heading} over training steps: {', '.join(line.name for line, _ in known)}"
     return svg(parts, kind="chart", width=size.width, height=size.height, label=visible(label))
@@ -140,7 +143,9 @@ def column_chart(line: Line, measure: Measure, kinds: Sequence[str], picture: Pi
         tops = _stacked(point.failures if measure is Measure.FAILED else point.cuts, kinds, point.runs)
         middle = plot.x(step)
         parts.append(
-            _column(plot, middle - step_width / 2, step_width, point.group, f"step {step}: {measure.about(point)}")
+            _column(
+                plot, middle - step_width / 2, step_width, _address(point.group), f"step {step}: {measure.about(point)}"
+            )
         )
         parts += [
             f'<rect {kind_fill(index)} x="{middle - width / 2:.1f}" width="{width:.1f}"'
@@ -242,6 +247,7 @@ def _columns(
     known: Sequence[tuple[Line, Sequence[tuple[int, float]]]],
     measure: Measure,
     most: int,
+    task: str,
 ) -> list[str]:
     """The height of the plot over each step, or over the ones that stand out: a link to it that says what is there."""
     _, values = max(known, key=lambda pair: len(pair[1]))
@@ -252,17 +258,21 @@ def _columns(
     for step, left, right in zip(steps, edges, edges[1:], strict=False):
         found = [(line, points[step]) for line, points in by_step if step in points]
         words = "\n".join([f"step {step}", *[f"{line.name}: {measure.about(point)}" for line, point in found]])
-        parts.append(_column(plot, left, right - left, found[0][1].group, words))
+        parts.append(_column(plot, left, right - left, _address(found[0][1].group, task), words))
         parts.append("</a>")
     return parts
 
 
-def _column(plot: Plot, left: float, width: float, group: str, words: str) -> str:
+def _column(plot: Plot, left: float, width: float, address: Markup, words: str) -> str:
     return (
-        f'<a class="column" href="/group?{escape(urlencode({"name": group}))}" tabindex="-1"'
+        f'<a class="column" href="{address}" tabindex="-1"'
         f' aria-label="{escape(visible(words))}"><title>{escape(visible(words))}</title>'
         f'<rect class="target" x="{left:.1f}" width="{width:.1f}" y="{plot.top}" height="{plot.floor - plot.top}"/>'
     )
+
+
+def _address(group: str, task: str = "") -> Markup:
+    return escape(f"/group?{urlencode({'name': group, 'task': task} if task else {'name': group})}")
 
 
 def _bands(plot: Plot, line: Line, most: int, *, with_range: bool) -> list[str]:
@@ -309,7 +319,9 @@ def _line(plot: Plot, line: Line, values: Sequence[tuple[int, float]], size: _Si
     return parts
 
 
-def _targets(plot: Plot, line: Line, values: Sequence[tuple[int, float]], measure: Measure, most: int) -> list[str]:
+def _targets(
+    plot: Plot, line: Line, values: Sequence[tuple[int, float]], measure: Measure, most: int, task: str
+) -> list[str]:
     points = {point.step: point for point in line.points}
     shown = [values[place] for place in thinned(values, most)]
     radius = min(10.0, max(4.0, plot.width / len(shown) / 2))
@@ -318,7 +330,7 @@ def _targets(plot: Plot, line: Line, values: Sequence[tuple[int, float]], measur
         point = points[step]
         words = escape(visible(f"{line.name}, step {step}: {measure.about(point)}"))
         parts.append(
-            f'<a href="/group?{escape(urlencode({"name": point.group}))}" tabindex="-1" aria-label="{words}">'
+            f'<a href="{_address(point.group, task)}" tabindex="-1" aria-label="{words}">'
             f'<title>{words}</title><circle class="target" cx="{plot.x(step):.1f}" cy="{plot.y(value):.1f}"'
             f' r="{radius:.1f}"/></a>'
         )
