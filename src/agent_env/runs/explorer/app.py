@@ -19,11 +19,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agent_env.errors import RunIndexError, UsageError
+from agent_env.runs._schema import FILE_NAME
+from agent_env.runs.explorer.access import Access
+from agent_env.runs.explorer.compare_page import compare_page
 from agent_env.runs.explorer.group_page import group_page
 from agent_env.runs.explorer.guard import Guard
 from agent_env.runs.explorer.home_page import home_page
+from agent_env.runs.explorer.live import Live
 from agent_env.runs.explorer.run_page import event_page, run_page, script_page
 from agent_env.runs.explorer.site import Site
+from agent_env.runs.explorer.task_page import task_page
 from agent_env.runs.explorer.training_page import training_page
 
 __all__ = ["build_app"]
@@ -34,7 +39,9 @@ _PAGES: Mapping[str, Page] = {
     "/": home_page,
     "/training": training_page,
     "/group": group_page,
+    "/task": task_page,
     "/run/{run_id}": run_page,
+    "/compare": compare_page,
     "/run/{run_id}/{seq:int}": event_page,
 }
 """Each answers `.json` too."""
@@ -45,14 +52,20 @@ _PARTS: Mapping[str, Page] = {
 _STATIC = {
     "explorer.css": "text/css",
     "keys.js": "text/javascript",
+    "live.js": "text/javascript",
     "run.css": "text/css",
     "run.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 
 
-def build_app(folder: Path) -> ASGIApp:
+def build_app(folder: Path, *, access: Access | None = None, live: Live | None = None) -> ASGIApp:
     """Make the explorer of the runs in `folder`.
+
+    Args:
+        folder: The runs folder.
+        access: Who may read; None for this machine alone.
+        live: What tells pages of changes; None makes one.
 
     Raises:
         RunIndexError: When there is no run index in it, or it cannot be read.
@@ -62,6 +75,7 @@ def build_app(folder: Path) -> ASGIApp:
     for path, page in _PAGES.items():
         routes.append(_route("/index.json" if path == "/" else f"{path}.json", page, site))
         routes.append(_route(path, page, site))
+    routes.append(Route("/live", live or Live(folder / FILE_NAME)))
     routes += [_route(path, part, site) for path, part in _PARTS.items()]
     routes += [Route(f"/static/{name}", _asset(name, kind)) for name, kind in _STATIC.items()]
     return Guard(
@@ -73,12 +87,18 @@ def build_app(folder: Path) -> ASGIApp:
                 HTTPException: site.refused,
                 Exception: site.broken,
             },
-        )
+        ),
+        access or Access(),
     )
 
 
 def _route(path: str, page: Page, site: Site) -> Route:
-    return Route(path, partial(page, site), name=path)
+    return Route(path, partial(_answer, page, site), name=path)
+
+
+def _answer(page: Page, site: Site, request: Request) -> Response:
+    site.watch(request)
+    return page(site, request)
 
 
 def _asset(name: str, kind: str) -> Callable[[Request], Response]:

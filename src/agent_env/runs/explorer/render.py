@@ -28,7 +28,7 @@ LONG_CHARS = 20_000
 
 def as_html(template: str, **values: object) -> str:
     """Render a page."""
-    return _TEMPLATES.get_template(template).render(now_s=time.time(), **values)
+    return _TEMPLATES.get_template(template).render(now_s=time.time(), **{"live": None, **values})
 
 
 def as_json(view: object) -> bytes:

@@ -137,6 +137,21 @@ class RunView:
         return min([0.0, *rewards]), max([1.0, *rewards])
 
     @property
+    def rival(self) -> Rollout | None:
+        """The rollout to compare this one with: the scored one whose reward is the furthest from its own."""
+        own = self.run.reward or 0.0
+        others = [
+            other
+            for other in self.part.rollouts
+            if other.run_id != self.run.run_id and other.state is RunState.COMPLETED and other.reward is not None
+        ]
+        return max(others, key=lambda other: abs((other.reward or 0.0) - own), default=None)
+
+    def is_bare(self, item: Item) -> bool:
+        """Whether a message only asks for the calls that follow it."""
+        return item.look == "assistant" and not (item.text or item.sections or self.shade(item))
+
+    @property
     def times_bar(self) -> Markup:
         """Where the run's seconds went."""
         return times_bar(self.run)

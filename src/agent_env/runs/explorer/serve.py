@@ -1,56 +1,118 @@
-"""Running the explorer on this machine."""
+"""Running the explorer: on this machine alone, or for whoever has the token."""
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
+import threading
+import webbrowser
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import uvicorn
 
 from agent_env.errors import UsageError
+from agent_env.runs._schema import FILE_NAME
+from agent_env.runs.explorer.access import Access, is_loopback
 from agent_env.runs.explorer.app import build_app
+from agent_env.runs.explorer.live import Live
 
-__all__ = ["LOOPBACK", "serve"]
+__all__ = ["Server", "serve"]
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""The hosts it may listen on."""
+_HEAD_BYTES = 16 << 10
+"""The request line and the headers of one request."""
+_CONNECTIONS = 256
+_GRACE_S = 2
 
 
-def serve(folder: Path, *, host: str, port: int, say: Callable[[str], None]) -> None:
+class Server(uvicorn.Server):
+    """Ends open streams when it is told to stop: it would wait for them otherwise."""
+
+    def __init__(self, folder: Path, access: Access | None = None) -> None:
+        """Make the server of the runs in `folder`.
+
+        Raises:
+            RunIndexError: When there is no run index in it, or it cannot be read.
+        """
+        self._live = Live(folder / FILE_NAME)
+        app = build_app(folder, access=access or Access(), live=self._live)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,  # an address may have the token in it
+                lifespan="off",
+                server_header=False,
+                http="h11",  # the other one does not bound headers
+                ws="none",
+                h11_max_incomplete_event_size=_HEAD_BYTES,
+                limit_concurrency=_CONNECTIONS,
+                timeout_graceful_shutdown=_GRACE_S,
+            )
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, and end what is under way."""
+        self._live.stop()
+        await super().shutdown(sockets)
+
+
+def serve(
+    folder: Path,
+    *,
+    host: str,
+    port: int,
+    say: Callable[[str], None],
+    token: str = "",
+    allow_hosts: Iterable[str] = (),
+    opens_browser: bool = False,
+) -> None:
     """Serve the explorer until Ctrl-C.
 
     Args:
         folder: The runs folder.
-        host: One of `LOOPBACK`.
+        host: Where to listen: an address or a name of this machine. Any but loopback needs a token.
         port: 0 takes a free one.
         say: Told the URL once it is listening.
+        token: What a reader must know; empty for nothing.
+        allow_hosts: Names that browsers call it by, beside addresses and this machine's own name: a proxy's.
+        opens_browser: Open it in this machine's browser.
 
     Raises:
-        UsageError: When `host` is not this machine alone, or the port is in use.
-        RunIndexError: When there is no run index in `folder`.
+        UsageError: When others could read without a token, when the token is too short, when there is no listening
+            there, or the port is in use.
+        RunIndexError: When there is no run index in `folder`, or it cannot be read.
         KeyboardInterrupt: After Ctrl-C, when all is closed.
     """
-    if host not in LOOPBACK:
-        raise UsageError(
-            f"the explorer is for this machine alone: --host is one of {', '.join(LOOPBACK)}, not {host}."
-            f" From another machine: ssh -L {port}:localhost:{port} <this machine>"
-        )
-    app = build_app(folder)
+    hosts = frozenset(name.lower() for name in allow_hosts)
+    access = Access(token=token, hosts=hosts, is_public=not is_loopback(host))
+    server = Server(folder, access)
     with _listening(host, port) as listener:
-        address = f"[{host}]" if ":" in host else host
-        say(f"http://{address}:{listener.getsockname()[1]}/")
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", server_header=False)
-        uvicorn.Server(config).run(sockets=[listener])
+        url = _url(host, listener.getsockname()[1])
+        say(url)
+        if opens_browser:
+            word = f"?token={access.pass_once()}" if token else ""
+            threading.Thread(target=webbrowser.open, args=(f"{url}{word}",), daemon=True).start()
+        server.run(sockets=[listener])
+
+
+def _url(host: str, port: int) -> str:
+    if host in {"0.0.0.0", "::"}:
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+    except (OSError, UnicodeError) as exc:
+        raise UsageError(f"--host: this machine does not know {host}: write an address, such as 127.0.0.1") from exc
+    listener = socket.socket(family, kind)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        listener.bind(address)
         listener.listen(128)
     except OSError as exc:
         listener.close()

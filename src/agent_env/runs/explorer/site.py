@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -11,8 +12,18 @@ from starlette.responses import Response
 from agent_env.runs._reading import Reader
 from agent_env.runs._schema import FILE_NAME, connect_reader
 from agent_env.runs.explorer.render import as_html, as_json
+from agent_env.runs.explorer.watched import stamp_of, subject_of
 
 __all__ = ["Site"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePage:
+    """What a page has to say to be told of changes."""
+
+    address: str
+    seen: str
+    """The stamp of what it shows."""
 
 
 class Site:
@@ -41,9 +52,17 @@ class Site:
         query = request.url.query
         path = "/index" if request.url.path == "/" else request.url.path
         json_url = f"{path}.json?{query}" if query else f"{path}.json"
-        return Response(
-            as_html(template, view=view, folder=self._title, json_url=json_url).encode(), media_type="text/html"
-        )
+        live = getattr(request.state, "live", None)
+        page = as_html(template, view=view, folder=self._title, json_url=json_url, live=live)
+        return Response(page.encode(), media_type="text/html")
+
+    def watch(self, request: Request) -> None:
+        """Note what the page is of, and how that stands before the page reads it: what changes from now on it is told."""
+        address = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        subject = subject_of(address)
+        if subject is not None:
+            with self._reader.asking() as conn:
+                request.state.live = LivePage(address=address, seen=stamp_of(conn, subject))
 
     def not_found(self, request: Request, exc: Exception) -> Response:
         """Answer that what was asked for is not there."""
