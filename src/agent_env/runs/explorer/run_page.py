@@ -275,7 +275,7 @@ def view_run(reader: Reader, run_id: str, *, first: int = 0, at: int | None = No
         last_events = events if is_last and first == 0 else read_last(conn, run)
         messages = [item.message for item in conversation(events, is_whole=False) if item.message is not None]
         has_tokens = has_sampled(conn, run)
-        tokens = read_sampled_of(conn, run, messages) if is_shaded and messages else {}
+        tokens = read_sampled_of(conn, run, messages) if is_shaded else {}
         neighbours = neighbouring_runs(conn, run)
         rollouts = rollouts_of(conn, run)
     part = RunPart(

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_env.errors import RunIndexError
 from agent_env.runs._codec import decode, unpack
-from agent_env.runs._reading import dead_json
+from agent_env.runs._reading import dead_json, read_sampled
 from agent_env.runs.explorer.points import Neighbours, first_text
 from agent_env.runs.record import RunEvent, RunState, RunSummary, SampledTokens
 
@@ -137,8 +137,14 @@ def has_sampled(conn: sqlite3.Connection, run: RunSummary) -> bool:
 
 
 def read_sampled_of(conn: sqlite3.Connection, run: RunSummary, messages: Sequence[int]) -> dict[int, SampledTokens]:
-    """Read what some messages of the run were sampled as."""
-    return {}
+    """Read what some messages of the run were sampled as; nothing of them where it cannot be read."""
+    if not messages:
+        return {}
+    first = min(messages)
+    try:
+        return read_sampled(conn, run.run_id, first_message=first, limit=max(messages) - first + 1)
+    except RunIndexError:
+        return {}
 
 
 def after_last(events: Sequence[RunEvent], first: int) -> int:
