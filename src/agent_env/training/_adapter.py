@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from agent_env.training._cookbook import (
     ModelInput,
     StepResult,
     StopReason,
+    Trajectory,
 )
 from agent_env.training._framing import Framing, extended
 from agent_env.training._pace import paced
@@ -102,6 +104,7 @@ class ScoredWhenCut(EnvFromMessageEnv):
             messages=len(self.episode.messages) + 1,
             is_truncated=(extra or {}).get("stop_reason") == "length",
         )
+        self.episode.begin_message(action, prompt_tokens=_length(sampling.prompt))
         try:
             ended = self._framing.ended(action)
             self.episode.read_from(ended)
@@ -109,6 +112,7 @@ class ScoredWhenCut(EnvFromMessageEnv):
             if result.episode_done and not self.episode.has_ended and len(self.episode.messages) < sampling.messages:
                 self.episode.record_unfinished(str(self._framing.renderer.tokenizer.decode(action)))
         except Exception as exc:  # noqa: BLE001 - a renderer of anyone's; the slot is given back, the error goes on
+            self._keep_unread(action)
             await self.episode.rollout.fail(exc)
         if result.episode_done and not self.episode.has_ended:
             ending = await self.episode.cut(self._reason(result, sampling), penalty=result.reward)
@@ -121,6 +125,18 @@ class ScoredWhenCut(EnvFromMessageEnv):
         else:
             self.episode.add_earned(result.reward)
         return result
+
+    def _keep_unread(self, action: list[int]) -> None:
+        """Have the run show what was sampled, where it is what could not be read."""
+        if not self.episode.is_recorded:
+            with suppress(Exception):  # what is raised already says more
+                self.episode.record_unfinished(str(self._framing.renderer.tokenizer.decode(action)))
+
+    def learn(self, trajectory: Trajectory) -> None:
+        """Take the log-probabilities of what was sampled, for the run."""
+        sampled = self.episode.rollout.sampled
+        if sampled is not None:
+            sampled.learn((done.ac.tokens, done.ac.maybe_logprobs) for done in trajectory.transitions)
 
     def _reason(self, result: StepResult, sampling: _Sampling) -> CutReason:
         if sampling.is_truncated and self.episode.limit_reached is not None:
@@ -161,6 +177,13 @@ class ScoredWhenCut(EnvFromMessageEnv):
             rendered = self._framing.continued(sampling.prompt, sampling.tokens, new, truncated=sampling.is_truncated)
         self._prompt = self._framing.whole(messages) if rendered is None else rendered
         return self._prompt
+
+
+def _length(prompt: ModelInput) -> int | None:
+    try:
+        return prompt.length
+    except ValueError:  # it has an image whose tokens nobody has counted
+        return None
 
 
 def _goes_on_after_length(settings: RolloutSettings) -> bool:

@@ -7,7 +7,7 @@ Checked against cookbook 0.5.8 and 0.6.1: what is used of them is the same in bo
 - `EnvGroupBuilder.cleanup`: 0.6 runs it in a task of its own, so nothing may be keyed by the current task;
 - `TokensWithLogprobs`: 0.6 has more fields, with defaults;
 - `rl.train.Config.num_epochs`: 0.6 goes through a dataset again and again, see `step_of_batch`;
-- asynchronous training: 0.5 plays a group again whose runs became too old; 0.6 trains on them, by default with a loss
+- asynchronous training: its variables that `policy_step_of_group` reads are the same; 0.5 plays a group again whose runs became too old; 0.6 trains on them, by default with a loss
   (`AsyncConfig.loss_fn`) that not every server has;
 - evaluations: 0.6 has one more, after the last step.
 """
@@ -154,6 +154,8 @@ __all__ = [
     "get_image_processor",
     "get_renderer",
     "get_tokenizer",
+    "policy_step_of_batch",
+    "policy_step_of_group",
     "step_of_batch",
     "step_under_evaluation",
     "tensor",
@@ -162,6 +164,9 @@ __all__ = [
 PARSE_ERROR_MASKED = "parse_error_masked"
 """The metric of a step whose tokens are not trained on."""
 
+_TRAINER = "tinker_cookbook.rl.train"
+_SYNCHRONOUS = frozenset({"do_sync_training", "do_sync_training_with_stream_minibatch"})
+_ASYNCHRONOUS = frozenset({"trajectory_group_worker_loop"})
 _EVALUATION = re.compile(r"eval_.*_iteration_(\d+)")
 """How `rl.train.run_evaluations_parallel` names the task of an evaluator."""
 
@@ -176,6 +181,34 @@ def step_of_batch(index: int) -> int:
     if EpochCycledRLDataset is not None and isinstance(asking.get("self"), EpochCycledRLDataset):
         return int(asking["index"])
     return index
+
+
+def policy_step_of_batch() -> int | None:
+    """The step of the weights that the batch will be played with which a dataset is asked for; None where that is not known.
+
+    Synchronous training plays a batch with the weights of its own step, and streaming training as well: it starts all groups of
+    a batch before it trains on the first. Asynchronous training asks for batches ahead: see `policy_step_of_group`.
+    """
+    return _trainers_own(_SYNCHRONOUS, "i_batch")
+
+
+def policy_step_of_group() -> int | None:
+    """The step of the weights that the group is played with whose rollouts are asked for, in asynchronous training.
+
+    None elsewhere, and in another process than the trainer's.
+    """
+    return _trainers_own(_ASYNCHRONOUS, "sampling_client_step_copy")
+
+
+def _trainers_own(functions: frozenset[str], name: str) -> int | None:
+    """What one of the trainer's functions that wait for us has in a variable; it tells nobody."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - who waits for us, up to the trainer
+    while frame is not None:
+        if frame.f_code.co_name in functions and frame.f_globals.get("__name__") == _TRAINER:
+            found = frame.f_locals.get(name)
+            return found if isinstance(found, int) else None
+        frame = frame.f_back
+    return None
 
 
 def step_under_evaluation(loop: asyncio.AbstractEventLoop) -> int | None:

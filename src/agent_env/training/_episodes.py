@@ -19,6 +19,8 @@ from agent_env.errors import AgentEnvError, EpisodeFailedError, EpisodeStateErro
 from agent_env.outcome import CutReason, EpisodeResult, Outcome
 from agent_env.runs import RunIndex, RunSink
 from agent_env.training._pace import paced
+from agent_env.training._pieces import TokenPieces
+from agent_env.training._sampled import SampledMessages, file_sampled
 from agent_env.training._slots import Slot, Slots
 from agent_env.verify import Message
 from agent_env.verify.reward import RewardRule
@@ -72,6 +74,8 @@ class Rollout:
         self._stack = AsyncExitStack()
         self._episode: Episode | None = None
         self._sink: RunSink | None = None
+        self.sampled: SampledMessages | None = None
+        """What its messages are sampled as, once it has started; None where nobody keeps that."""
         self._is_over = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -107,6 +111,7 @@ class Rollout:
             await paced()
             self._check_wanted()
             self._sink = group.index.run(group.name, attempt=self._attempt, labels=group.labels)
+            self.sampled = group.sampled_into(self._sink)
             self._episode = await self._stack.enter_async_context(open_episode(self.task, sink=self._sink))
             turn = await self._episode.start()
             if turn is None:
@@ -289,6 +294,9 @@ class RunGroup:
     labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
     attempts: int = 0
     """How many times the trainer has asked for the group's rollouts."""
+    pieces: TokenPieces | None = None
+    """The texts of the tokens that messages are sampled in; None keeps no tokens."""
+    _sampled: list[SampledMessages] = field(default_factory=list[SampledMessages])
     _open: set[Rollout] = field(default_factory=set[Rollout])
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     _is_closed: bool = False
@@ -305,6 +313,14 @@ class RunGroup:
         self._open.update(made)
         return made
 
+    def sampled_into(self, sink: RunSink) -> SampledMessages | None:
+        """Keep what a rollout is sampled as; `close` files it."""
+        if self.pieces is None:
+            return None
+        sampled = SampledMessages(sink, self.pieces)
+        self._sampled.append(sampled)
+        return sampled
+
     def forget(self, rollout: Rollout) -> None:
         """A rollout is over."""
         self._open.discard(rollout)
@@ -320,9 +336,14 @@ class RunGroup:
             task.exception()
 
     async def close(self) -> None:
-        """Abandon what is not over. Cancelled meanwhile, it is abandoned all the same; nothing else is raised."""
+        """Abandon what is not over, and file what was sampled.
+
+        Cancelled meanwhile, it is abandoned all the same; nothing else is raised.
+        """
         self._is_closed = True
         for rollout in list(self._open):
             rollout.abandon_soon()
+        sampled, self._sampled = self._sampled, []
+        await file_sampled(sampled)
         while self._tasks:
             await asyncio.wait(self._tasks)

@@ -29,6 +29,7 @@ _GIVE: Mapping[str, str] = {
     "string_pattern_mismatch": "a name of at most 200 characters that neither begins nor ends with '/' or a blank",
     "is_instance_of": "the cookbook's RolloutConfig",
     "path_type": "a path",
+    "bool_type": "True or False",
 }
 _SHOWN_CHARS = 60
 
@@ -56,6 +57,7 @@ class _Fields(BaseModel):
     rollout_config: RolloutConfig | None
     runs: _Folder
     run_name: _RunName | None
+    record_tokens: bool
 
 
 def check_fields(builder: object) -> History:

@@ -34,6 +34,7 @@ from agent_env.training._cookbook import (
 from agent_env.training._episodes import Ending, Rollout, next_prompt
 from agent_env.training._framing import Framing
 from agent_env.training._messages import answer_message, plain_text, shown_tools, to_record
+from agent_env.verify import Message as RecordedMessage
 
 __all__ = ["EpisodeEnv", "RolloutSettings"]
 
@@ -79,6 +80,10 @@ class EpisodeEnv(MessageEnv):
         self.messages: list[Message] = []
         self._sampled: Sequence[int] = ()
         """What the next message is read from."""
+        self._counts: dict[str, int | None] = {}
+        """What it was sampled as, and from, in tokens."""
+        self.is_recorded = False
+        """Whether the run has the message that was sampled last."""
         self._framing = framing
         self._settings = settings
         self._turn: Turn | None = None
@@ -115,6 +120,13 @@ class EpisodeEnv(MessageEnv):
 
     # What the adapter tells.
 
+    def begin_message(self, sampled: Sequence[int], *, prompt_tokens: int | None) -> None:
+        """Say what the next message was sampled as, and from how many tokens, for the run."""
+        self._counts = {"prompt_tokens": prompt_tokens, "sampled_tokens": len(sampled)}
+        self.is_recorded = False
+        if self.rollout.sampled is not None:
+            self.rollout.sampled.add(sampled)
+
     def read_from(self, sampled: Sequence[int]) -> None:
         """Say what the next message was sampled as: its arguments are what is written there, not what a parser made of it."""
         self._sampled = sampled
@@ -144,7 +156,7 @@ class EpisodeEnv(MessageEnv):
         self._written += 1
         if self.limit_reached is not None:
             return None
-        turn.record(to_record(message))
+        self._record(turn, to_record(message))
         self.messages.append(message)
         return self.messages
 
@@ -152,7 +164,14 @@ class EpisodeEnv(MessageEnv):
         """Keep in the run what was sampled of a message that has no end, before the rollout is cut for it."""
         turn = self._open_turn()
         if turn.is_open:
-            turn.record({"role": "assistant", "content": text})
+            self._record(turn, {"role": "assistant", "content": text})
+
+    def _record(self, turn: Turn, message: RecordedMessage) -> None:
+        """Take down what the agent said, with what it was sampled as."""
+        index = turn.record(message, **self._counts)
+        self._counts, self.is_recorded = {}, True
+        if self.rollout.sampled is not None and index is not None:
+            self.rollout.sampled.recorded(index)
 
     async def add_messages(self, messages: list[Message]) -> list[Message]:
         """Put messages of a hook into the conversation, before the agent's next one."""
@@ -201,7 +220,7 @@ class EpisodeEnv(MessageEnv):
         if unreadable:
             logs["parse_errors"] = self._clipped("\n".join(call.error for call in unreadable))
         if self._parse_errors is not None and unreadable and not message.get("tool_calls"):
-            turn.record(to_record(message))
+            self._record(turn, to_record(message))
             return await self._after_parse_failure(calls, self._parse_errors, metrics, logs)
         self._parse_failures = 0
         next_turn, stop = await self._play(turn, message, calls, logs)
@@ -221,9 +240,10 @@ class EpisodeEnv(MessageEnv):
         self, turn: Turn, message: Message, calls: Sequence[WrittenCall], logs: dict[str, Any]
     ) -> tuple[Turn | None, StopReason | None]:
         """Return the next turn, and why this one ended; no reason while it goes on."""
+        said = to_record(message)
+        self._record(turn, said)
         if not calls:
-            return await self.rollout.end_turn(turn, to_record(message)), StopReason.COMPLETED
-        turn.record(to_record(message))
+            return await self.rollout.end_turn(turn, said), StopReason.COMPLETED
         answers = await self._run(turn, calls)
         for at, (call, answer) in enumerate(zip(calls, answers, strict=False)):
             self.messages.append(

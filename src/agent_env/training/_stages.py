@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ class Checkpoint:
     """The weights with the optimizer's state, as a `tinker://` address."""
     sampler: str
     """The weights to sample from."""
+    policy_step: int | None
+    """How many steps of reinforcement learning made them; None where the trainer did not say."""
 
 
 def player_group(run_name: str, player: str) -> str:
@@ -87,13 +89,13 @@ class Stages:
             stage.update(len(rewards), f"reward {done.mean:.3f}")
         return done
 
-    async def held_out(self, title: str, *, group: str, model_path: str | None, temperature: float) -> HeldOut:
+    async def held_out(self, title: str, *, group: str, weights: Checkpoint | None, temperature: float) -> HeldOut:
         """Play the held-out tasks with a policy, once a task, and file the runs.
 
         Args:
             title: The row's name in the final table.
             group: Where the runs are filed.
-            model_path: The weights to sample from; None is the model as it was before training.
+            weights: What to sample from; None is the model as it was before training.
             temperature: 0 is greedy.
 
         Raises:
@@ -106,16 +108,17 @@ class Stages:
             return done
         with self.progress.stage(f"play: {title}", total=len(tasks)) as stage, self._quiet():
             service = tinker.ServiceClient(base_url=self.endpoint.base_url)
-            if model_path is None:
+            if weights is None:
                 sampler = await service.create_sampling_client_async(base_model=self.endpoint.model)
             else:
-                sampler = await service.create_sampling_client_async(model_path=model_path)
+                sampler = await service.create_sampling_client_async(model_path=weights.sampler)
             played = await play_split(
                 self._dataset_builder(),
                 self.recipe.test_split,
                 sampler,
                 group=group,
                 temperature=temperature,
+                policy_step=self._policy_step(weights),
                 on_played=stage.update,
             )
             stage.update(len(tasks), f"reward {played.mean:.3f}")
@@ -134,7 +137,7 @@ class Stages:
             return None
         log = self.folder / "sft"
         if (saved := _final_checkpoint(log)) is not None:
-            return saved
+            return replace(saved, policy_step=0)
         builder = EpisodeSFTDatasetBuilder(
             runs=str(self.runs),
             group=player_group(self.run_name, sft.player),
@@ -164,7 +167,7 @@ class Stages:
         with self.progress.stage("warm start (SFT)", total=sft.steps) as stage, self._quiet():
             async with self._watched(lambda: _last_metrics(log, "train_mean_nll", "nll"), stage):
                 await train.main(config)
-        return _required_checkpoint(log)
+        return replace(_required_checkpoint(log), policy_step=0)
 
     async def reinforce(self, start: Checkpoint | None) -> Checkpoint:
         """Train on the train split with the cookbook's `rl.train.main`, from the warm start where there is one."""
@@ -200,6 +203,11 @@ class Stages:
             async with self._watched(lambda: _last_metrics(log, "env/all/reward/total", "reward"), stage):
                 await train.main(config)
         return _required_checkpoint(log)
+
+    def _policy_step(self, weights: Checkpoint | None) -> int | None:
+        if weights is not None:
+            return weights.policy_step
+        return 0 if self.recipe.sft is None else None  # else reinforcement learning does not begin with this model
 
     def _filed(self, title: str, group: str, tasks: Sequence[Task]) -> HeldOut | None:
         """What a group holds, when every task was played to its end in it; else the group is emptied."""
@@ -295,7 +303,7 @@ def _final_checkpoint(log: Path) -> Checkpoint | None:
 
     for record in reversed(checkpoint_utils.load_checkpoints_file(str(log))):
         if record.name == "final" and record.state_path and record.sampler_path:
-            return Checkpoint(state=record.state_path, sampler=record.sampler_path)
+            return Checkpoint(state=record.state_path, sampler=record.sampler_path, policy_step=record.batch)
     return None
 
 

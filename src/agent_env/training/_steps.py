@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.training import _process
 
-__all__ = ["EvalGroup", "TrainingSteps", "eval_group", "train_group"]
+__all__ = ["EvalGroup", "Filing", "TrainingSteps", "eval_group", "train_group"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filing:
+    """Where the runs of a group are filed, and what plays them."""
+
+    group: str
+    policy_step: int | None = None
+    """The step of the weights that sample; None where the trainer does not say."""
 
 
 def train_group(run_name: str, step: int) -> str:
@@ -47,9 +57,14 @@ class TrainingSteps:
         self._last_trained = step
 
     @property
+    def under_evaluation(self) -> int | None:
+        """The step that is evaluated now, by the weights of that step; None where the trainer does not say."""
+        return None if self._loop is None or self._loop.is_closed() else self._ask_trainer(self._loop)
+
+    @property
     def evaluated(self) -> int:
         """The step that is evaluated now: what the trainer says, else the one after the last that it asked a batch for."""
-        said = None if self._loop is None or self._loop.is_closed() else self._ask_trainer(self._loop)
+        said = self.under_evaluation
         if said is not None:
             return said
         return 0 if self._last_trained is None else self._last_trained + 1
@@ -64,12 +79,14 @@ class TrainingSteps:
 
 
 class EvalGroup:
-    """The name of an evaluation's group, which depends on when it is played."""
+    """Where an evaluation's runs are filed, which depends on when it is played."""
 
     def __init__(self, run_name: str, steps: TrainingSteps) -> None:
         self._run_name = run_name
         self._steps = steps
 
-    def begin(self) -> str:
-        """Return the name for an evaluation that is played now, and begin that group (see `TrainingSteps.begin`)."""
-        return self._steps.begin(eval_group(self._run_name, self._steps.evaluated))
+    def begin(self) -> Filing:
+        """Say where an evaluation is filed that is played now, and begin that group (see `TrainingSteps.begin`)."""
+        said = self._steps.under_evaluation
+        step = self._steps.evaluated if said is None else said
+        return Filing(group=self._steps.begin(eval_group(self._run_name, step)), policy_step=said)

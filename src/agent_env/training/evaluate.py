@@ -39,6 +39,7 @@ async def play_split(
     group: str,
     rollouts: int = 1,
     temperature: float = 1.0,
+    policy_step: int | None = None,
     on_played: Callable[[int], None] | None = None,
 ) -> PlayedSplit:
     """Play every task of a split, as the training does, and file the runs.
@@ -50,6 +51,7 @@ async def play_split(
         group: The group that the runs are filed in; nothing of it is deleted.
         rollouts: How often each task is played.
         temperature: Of a sampling client; 0 is greedy. A token completer has its own.
+        policy_step: The trainer's step whose weights the policy has, where there is one: the runs keep it.
         on_played: Told how many rollouts have ended, after each.
 
     Raises:
@@ -68,7 +70,8 @@ async def play_split(
     async def play(task_id: str) -> None:
         nonlocal played
         try:
-            done = await do_group_rollout(EpisodeGroupBuilder(settings, task_id, 1, group), completer)
+            builder = EpisodeGroupBuilder(settings, task_id, 1, group, policy_step=policy_step)
+            done = await do_group_rollout(builder, completer)
             rewards[task_id] += done.get_total_rewards()
         except EpisodeFailedError as exc:
             failures[task_id].append(str(exc))

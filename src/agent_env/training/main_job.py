@@ -30,7 +30,7 @@ from agent_env.errors import TrainingError, UsageError
 from agent_env.training._local_model import build_local_model, is_built
 from agent_env.training._process import close_run_indexes, run_index
 from agent_env.training._server import check_server, ending_with, explained
-from agent_env.training._stages import Endpoint, Stages, player_group
+from agent_env.training._stages import Checkpoint, Endpoint, Stages, player_group
 from agent_env.training.progress import StageProgress
 from agent_env.training.results import HeldOut, paired_difference, results_table
 
@@ -125,21 +125,20 @@ async def _do_stages(stages: Stages) -> dict[str, HeldOut]:
             player, recipe.train_split, group=player_group(name, player), title=f"examples by {player!r}"
         )
 
-    async def play_policy(title: str, key: str, model_path: str | None, *, greedy: bool = False) -> None:
+    async def play_policy(title: str, key: str, weights: Checkpoint | None, *, greedy: bool = False) -> None:
         temperature = 0.0 if greedy else recipe.temperature
-        rows.append(
-            await stages.held_out(title, group=f"{name}/held-out/{key}", model_path=model_path, temperature=temperature)
-        )
+        group = f"{name}/held-out/{key}"
+        rows.append(await stages.held_out(title, group=group, weights=weights, temperature=temperature))
 
     await play_policy("untrained", "0-untrained", None)
     start = await stages.warm_start()
     if start is not None:
-        await play_policy("after SFT", "1-sft", start.sampler)
+        await play_policy("after SFT", "1-sft", start)
     end = await stages.reinforce(start)
-    await play_policy("after RL", "2-rl", end.sampler)
+    await play_policy("after RL", "2-rl", end)
     if start is not None:
-        await play_policy("after SFT, greedy", "3-sft-greedy", start.sampler, greedy=True)
-    await play_policy("after RL, greedy", "4-rl-greedy", end.sampler, greedy=True)
+        await play_policy("after SFT, greedy", "3-sft-greedy", start, greedy=True)
+    await play_policy("after RL, greedy", "4-rl-greedy", end, greedy=True)
     for player in recipe.references:
         group = f"{name}/held-out/player-{player}"
         rows += [await stages.player_runs(player, recipe.test_split, group=group, title=f"player: {player}")]

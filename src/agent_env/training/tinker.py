@@ -13,6 +13,7 @@ import random
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from agent_env.training._cookbook import (
     Trajectory,
     chz,
     default_rollout_config_for_model,
+    policy_step_of_batch,
+    policy_step_of_group,
     step_of_batch,
     step_under_evaluation,
 )
@@ -36,10 +39,11 @@ from agent_env.training._episodes import Rollout, RunGroup
 from agent_env.training._fields import check_fields
 from agent_env.training._framing import Framing, History, framing_for, framing_of
 from agent_env.training._machine import check_machine
+from agent_env.training._pieces import TokenPieces
 from agent_env.training._playable import playable
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings
 from agent_env.training._slots import slots_for
-from agent_env.training._steps import EvalGroup, TrainingSteps, train_group
+from agent_env.training._steps import EvalGroup, Filing, TrainingSteps, train_group
 from agent_env.verify.reward import RewardRule, resolve_reward
 
 __all__ = ["AgentEnvDatasetBuilder", "EpisodeDataset", "EpisodeEnv", "EpisodeGroupBuilder", "GroupSettings"]
@@ -61,6 +65,7 @@ class GroupSettings:
     reward: RewardRule
     rollout: RolloutSettings
     max_concurrent_episodes: int | None
+    record_tokens: bool
 
 
 _playing: ContextVar[tuple["EpisodeGroupBuilder", RunGroup] | None] = ContextVar("agent_env_playing", default=None)
@@ -78,30 +83,35 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
         group: str | EvalGroup,
         *,
         tags: Sequence[str] = (),
+        policy_step: int | None = None,
         sent_as_attempt: int | None = None,
     ) -> None:
-        """Args: what the groups have in common, the task, how many rollouts, where they are filed, the task's tags, and of a
-        builder that another process made, which attempt its rollouts are.
+        """Args: what the groups have in common, the task, how many rollouts, where they are filed, the task's tags, the step of
+        the weights that sample, and of a builder that another process made, which attempt its rollouts are.
         """
         self.settings = settings
         self.task_id = task_id
         self.size = size
         self.group = group
         self.tags = tuple(tags)
+        self.policy_step = policy_step
         self._open: list[RunGroup] = []
         self._attempts: dict[str, int] = {}
         """By the name that it is filed under, how many times the group's rollouts were asked for: once for each play and
         once for each retry. Asynchronous training plays a group whose runs became too old again."""
         self._is_sent = sent_as_attempt is not None
         if sent_as_attempt is not None:
-            self._attempts[self._name()] = sent_as_attempt
+            self._attempts[self._filing().group] = sent_as_attempt
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another process, the group is played there, once, under the name it would have here and now."""
-        name = self._name()
-        attempt = self._attempts.get(name, 0)
-        self._attempts = {name: attempt + 1}
-        return (_sent, (self.settings, self.task_id, self.size, name, self.tags, attempt))
+        filing = self._filing()
+        attempt = self._attempts.get(filing.group, 0)
+        self._attempts = {filing.group: attempt + 1}
+        return (
+            _sent,
+            (self.settings, self.task_id, self.size, filing.group, self.tags, filing.policy_step, attempt),
+        )
 
     async def make_envs(self) -> Sequence[Env]:
         """Make the group's rollouts; asked again while the group is played, make more for a retry."""
@@ -116,8 +126,11 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
         settings = self.settings.rollout
         return ScoredWhenCut(EpisodeEnv(rollout, framing, settings), framing, settings)
 
-    def _name(self) -> str:
-        return self.group if isinstance(self.group, str) else self.group.begin()
+    def _filing(self) -> Filing:
+        if not isinstance(self.group, str):
+            return self.group.begin()
+        known = self.policy_step
+        return Filing(group=self.group, policy_step=policy_step_of_group() if known is None else known)
 
     async def _group(self) -> RunGroup:
         playing = _playing.get()
@@ -125,16 +138,22 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
             return playing[1]
         settings = self.settings
         bundle, index = await _process.opened(settings.bundle, settings.runs)
-        name = self._name()
+        filing = self._filing()
+        labels: dict[str, Any] = {"renderer": settings.renderer_name, "model": settings.model_name}
+        if filing.policy_step is not None:
+            labels["policy_step"] = filing.policy_step
         group = RunGroup(
             task=bundle.task(self.task_id),
-            name=name,
+            name=filing.group,
             index=index,
             slots=slots_for(f"{settings.runs}/{settings.run_name}", settings.max_concurrent_episodes),
             reward=settings.reward,
             score_within_s=settings.rollout.score_within_s,
-            labels={"renderer": settings.renderer_name, "model": settings.model_name},
-            attempts=self._attempts.get(name, 0),
+            labels=labels,
+            attempts=self._attempts.get(filing.group, 0),
+            pieces=_pieces_of(settings.renderer_name, settings.model_name, settings.history)
+            if settings.record_tokens
+            else None,
         )
         self._open.append(group)
         _playing.set((self, group))
@@ -148,6 +167,9 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
         Raises:
             EpisodeFailedError: When such an episode failed or could not be scored.
         """
+        for trajectory, env in zip(trajectory_group, env_group, strict=True):
+            assert isinstance(env, ScoredWhenCut)
+            env.learn(trajectory)
         told: list[tuple[float, dict[str, float | int]]] = []
         for trajectory, env in zip(trajectory_group, env_group, strict=True):
             assert isinstance(env, ScoredWhenCut)
@@ -172,9 +194,22 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
 
 
 def _sent(
-    settings: GroupSettings, task_id: str, size: int, group: str, tags: Sequence[str], attempt: int
+    settings: GroupSettings,
+    task_id: str,
+    size: int,
+    group: str,
+    tags: Sequence[str],
+    policy_step: int | None,
+    attempt: int,
 ) -> EpisodeGroupBuilder:
-    return EpisodeGroupBuilder(settings, task_id, size, group, tags=tags, sent_as_attempt=attempt)
+    return EpisodeGroupBuilder(
+        settings, task_id, size, group, tags=tags, policy_step=policy_step, sent_as_attempt=attempt
+    )
+
+
+@cache
+def _pieces_of(renderer_name: str, model_name: str, history: History) -> TokenPieces:
+    return TokenPieces(framing_of(renderer_name, model_name, history).renderer.tokenizer)
 
 
 async def _written(group: RunGroup) -> None:
@@ -211,17 +246,26 @@ class EpisodeDataset(RLDataset):
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         group: str | EvalGroup
+        policy_step = None
         if self.is_test:
             group = EvalGroup(self.settings.run_name, self.steps)
         else:
             step = step_of_batch(index)
             self.steps.train(step)
             group = self.steps.begin(train_group(self.settings.run_name, step))
+            policy_step = policy_step_of_batch()
         first = index * self.groups_per_batch
         last = min(first + self.groups_per_batch, len(self.tasks) * self.epochs)
         tasks = [self._task(at) for at in range(first, last)]
         return [
-            EpisodeGroupBuilder(self.settings, task.id, self.group_size, group, tags=(task.bundle.name, *task.tags))
+            EpisodeGroupBuilder(
+                self.settings,
+                task.id,
+                self.group_size,
+                group,
+                tags=(task.bundle.name, *task.tags),
+                policy_step=policy_step,
+            )
             for task in tasks
         ]
 
@@ -279,6 +323,8 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
     """The runs folder; `agent-env explore` shows it."""
     run_name: str | None = None
     """The first part of the names of this training's groups; None is the bundle's name."""
+    record_tokens: bool = True
+    """Whether runs keep the tokens that were sampled, with their log-probabilities."""
 
     async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
         """Check everything that can be checked before training, and make the datasets.
@@ -365,6 +411,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
                 config=self.rollout_config,
             ),
             max_concurrent_episodes=self.max_concurrent_episodes,
+            record_tokens=self.record_tokens,
         )
         return settings, found.tasks
 
