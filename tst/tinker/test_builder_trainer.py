@@ -145,6 +145,28 @@ class Trainer:
         with RunIndex.open(self.folder / "runs", read_only=True) as index:
             return {group.name.removeprefix("worth/"): list(index.all_runs(group.name)) for group in index.groups()}
 
+    def check_record(self, *, steps: bool = True) -> None:
+        """See that each run has what was sampled, and the step of its weights, which is that of its group where `steps`."""
+        with RunIndex.open(self.folder / "runs", read_only=True) as index:
+            for run in (run for group in index.groups() for run in index.all_runs(group.name)):
+                assert (run.renderer, run.model) == ("qwen3_disable_thinking", self.engine.model_name)
+                if steps or "/eval/" in run.group:
+                    assert run.policy_step == int(run.group[-4:])
+                if run.state is RunState.COMPLETED:
+                    sampled = index.sampled(run.run_id)
+                    assert sum(len(tokens.ids) for tokens in sampled.values()) == run.sampled_tokens
+                    assert all(tokens.logprobs is not None for tokens in sampled.values())
+
+    def trained_on(self, *, since: int) -> Counter[Any]:
+        """Of each rollout that was trained on since a step, by the cookbook's own record: step of its weights, reward, tokens."""
+        files = (self.folder / "log").rglob("train_rollout_summaries.jsonl")
+        lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return Counter(
+            (line["sampling_client_step"], line["total_reward"], sum(step["ac_len"] for step in line["steps"]))
+            for line in lines
+            if line["iteration"] >= since
+        )
+
     def evaluated(self) -> set[str]:
         """The groups of the steps that the cookbook has evaluated, by its own metrics."""
         lines = [json.loads(line) for line in (self.folder / "log" / "metrics.jsonl").read_text().splitlines()]
@@ -217,6 +239,7 @@ def test_a_training_stopped_in_the_middle_and_resumed_has_every_step_once(traine
     assert results(after) == whole(trainer)
     kept = {group for group in before if {run.run_id for run in before[group]} & {run.run_id for run in after[group]}}
     assert kept == {"train/step-0000", "train/step-0001", "eval/step-0000"}
+    trainer.check_record()
 
 
 def test_asynchronous_training_files_what_it_plays_again_as_another_attempt(trainer: Trainer) -> None:
@@ -247,6 +270,12 @@ def test_asynchronous_training_files_what_it_plays_again_as_another_attempt(trai
             assert by_attempt == dict.fromkeys(range(len(by_attempt)), SIZE)
     assert any(run.attempt > 0 for group in again for run in after[group]) == plays_again
     assert {group for group in after if group.startswith("eval")} == trainer.evaluated()
+    trainer.check_record(steps=False)
+    trained_on = trainer.trained_on(since=2)
+    assert len({step for step, _, _ in trained_on}) > 2
+    assert trained_on <= Counter(
+        (run.policy_step, run.reward, run.sampled_tokens) for group in again for run in after[group]
+    )
 
 
 def scored(trainer: Trainer, group: str, task_id: str) -> int:
@@ -259,6 +288,7 @@ def test_a_training_in_worker_processes_is_the_one_in_process(trainer: Trainer) 
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         trainer.train(pool)
     assert results(trainer.filed()) == whole(trainer)
+    trainer.check_record()
 
 
 class RayExecutor(Executor):
