@@ -6,7 +6,7 @@ import math
 
 from markupsafe import Markup, escape
 
-from agent_env.runs.explorer.durations import duration_text
+from agent_env.runs.explorer.wording import duration
 from agent_env.runs.record import RunSummary, SampledTokens
 from agent_env.runs.visible import one_line, visible
 
@@ -37,7 +37,7 @@ def times_bar(run: RunSummary) -> Markup:
     words: list[str] = []
     for name, seconds in times.items():
         width = 100 * seconds / total
-        share = f"{_WORDS[name]} {duration_text(seconds)} ({width:.0f}%)"
+        share = f"{_WORDS[name]} {duration(seconds)} ({width:.0f}%)"
         parts.append(
             f'<rect class="time-{name}" x="{at:.2f}" y="0" width="{width:.2f}" height="10"><title>{share}</title></rect>'
         )
@@ -54,7 +54,7 @@ def duration_bar(seconds: float | None, longest_s: float) -> Markup:
     if seconds is None:
         return Markup("")
     width = 100 * seconds / longest_s if longest_s > 0 else 0.0
-    text = duration_text(seconds)
+    text = duration(seconds)
     return Markup(
         f'<span class="took"><svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect x="0" y="0" width="{max(1.5, width):.1f}" height="6"/></svg>{text}</span>'
