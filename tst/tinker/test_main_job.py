@@ -79,6 +79,29 @@ def counts(runs: Path) -> dict[str, int]:
         return {group.name: group.states[RunState.COMPLETED] for group in index.groups()}
 
 
+POLICY_STEPS = {
+    "small/train/step-0000": 0,
+    "small/train/step-0001": 1,
+    "small/held-out/0-untrained": None,
+    "small/held-out/1-sft": 0,
+    "small/held-out/2-rl": 2,
+    "small/held-out/3-sft-greedy": 0,
+    "small/held-out/4-rl-greedy": 2,
+}
+"""By which step of reinforcement learning the runs of a policy were played; before the warm start it is none of its."""
+
+
+def check_sampled(runs: Path) -> None:
+    """See that the runs of the policy, and only those, have what was sampled, and by which weights."""
+    with RunIndex.open(runs, read_only=True) as index:
+        for run in (run for group in EVERY_GROUP for run in index.all_runs(group)):
+            sampled = index.sampled(run.run_id)
+            assert bool(sampled) == (run.group in POLICY_STEPS)
+            assert run.policy_step == POLICY_STEPS.get(run.group)
+            assert len(sampled) == (run.messages if sampled else 0)
+            assert all(tokens.logprobs is not None for tokens in sampled.values())
+
+
 def engines(runs: Path) -> list[str]:
     """The engines that serve a job of this runs folder."""
     listed = subprocess.run(
@@ -95,6 +118,7 @@ def test_the_whole_job_files_every_episode_and_says_what_it_came_to(bundle: Path
     for row in ("untrained", "after SFT", "after RL", "after RL, greedy", "player: best", "RL over SFT:"):
         assert row in first.stdout
     assert "agent-env explore" in first.stdout
+    check_sampled(tmp_path / "runs")
     assert engines(tmp_path / "runs") == []
 
     again = train(bundle, tmp_path / "runs")
