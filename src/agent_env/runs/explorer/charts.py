@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from urllib.parse import urlencode
 
@@ -48,13 +49,13 @@ class _Size:
 
 
 _SIZES: Mapping[Picture, _Size] = {
-    Picture.WIDE: _Size(width=1040, height=340, left=56, vertices=700, columns=160),
-    Picture.NARROW: _Size(width=380, height=270, left=50, vertices=300, columns=60),
-    Picture.SMALL: _Size(width=380, height=176, left=46, vertices=300, columns=48),
+    Picture.WIDE: _Size(width=1040, height=340, left=56, vertices=600, columns=120),
+    Picture.NARROW: _Size(width=380, height=270, left=50, vertices=240, columns=48),
+    Picture.SMALL: _Size(width=380, height=176, left=46, vertices=240, columns=48),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Line:
     """The steps of one split of one training run."""
 
@@ -63,6 +64,11 @@ class Line:
     look: int
     """Which of the ways to draw it."""
     points: Sequence[StepPoint]
+
+    @cached_property
+    def by_step(self) -> Mapping[int, StepPoint]:
+        """Its points by their steps."""
+        return {point.step: point for point in self.points}
 
     @property
     def look_class(self) -> str:
@@ -122,7 +128,6 @@ def column_chart(line: Line, measure: Measure, kinds: Sequence[str], picture: Pi
     if not values:
         return Markup("")
     size = _SIZES[picture]
-    points = {point.step: point for point in line.points}
     steps = _worst(values, size.columns)
     x_low, x_high = room_for(values[0][0], values[-1][0])
     gap = (x_high - x_low) / max(1, len(steps) - 1)
@@ -139,7 +144,7 @@ def column_chart(line: Line, measure: Measure, kinds: Sequence[str], picture: Pi
     width = min(26.0, 0.72 * (plot.x(gap) - plot.x(0)))
     step_width = max(plot.x(gap) - plot.x(0), 1.0)
     for step in steps:
-        point = points[step]
+        point = line.by_step[step]
         tops = _stacked(point.failures if measure is Measure.FAILED else point.cuts, kinds, point.runs)
         middle = plot.x(step)
         parts.append(
@@ -252,11 +257,10 @@ def _columns(
     """The height of the plot over each step, or over the ones that stand out: a link to it that says what is there."""
     _, values = max(known, key=lambda pair: len(pair[1]))
     steps = [values[place][0] for place in thinned(values, most)]
-    by_step = [(line, {point.step: point for point in line.points}) for line in lines]
     edges = [plot.left, *[plot.x((a + b) / 2) for a, b in pairwise(steps)], plot.end]
     parts: list[str] = []
     for step, left, right in zip(steps, edges, edges[1:], strict=False):
-        found = [(line, points[step]) for line, points in by_step if step in points]
+        found = [(line, line.by_step[step]) for line in lines if step in line.by_step]
         words = "\n".join([f"step {step}", *[f"{line.name}: {measure.about(point)}" for line, point in found]])
         parts.append(_column(plot, left, right - left, _address(found[0][1].group, task), words))
         parts.append("</a>")
@@ -264,13 +268,14 @@ def _columns(
 
 
 def _column(plot: Plot, left: float, width: float, address: Markup, words: str) -> str:
+    said = escape(visible(words))
     return (
-        f'<a class="column" href="{address}" tabindex="-1"'
-        f' aria-label="{escape(visible(words))}"><title>{escape(visible(words))}</title>'
+        f'<a class="column" href="{address}" tabindex="-1"><title>{said}</title>'
         f'<rect class="target" x="{left:.1f}" width="{width:.1f}" y="{plot.top}" height="{plot.floor - plot.top}"/>'
     )
 
 
+@lru_cache(maxsize=8192)  # every chart of a page links to the same steps
 def _address(group: str, task: str = "") -> Markup:
     return escape(f"/group?{urlencode({'name': group, 'task': task} if task else {'name': group})}")
 
@@ -301,8 +306,8 @@ def _envelope(
     size = max(1, math.ceil(len(points) / stretches))
     for start in range(0, len(points), size):
         some = points[start : start + size]
-        top = plot.y(max(point.high if point.high is not None else point.mean or 0.0 for point in some))
-        bottom = plot.y(min(point.low if point.low is not None else point.mean or 0.0 for point in some))
+        top = plot.y(max([point.high if point.high is not None else point.mean or 0.0 for point in some]))
+        bottom = plot.y(min([point.low if point.low is not None else point.mean or 0.0 for point in some]))
         for x in {plot.x(some[0].step): None, plot.x(some[-1].step): None}:
             upper.append((x, top))
             lower.append((x, bottom))
@@ -322,15 +327,14 @@ def _line(plot: Plot, line: Line, values: Sequence[tuple[int, float]], size: _Si
 def _targets(
     plot: Plot, line: Line, values: Sequence[tuple[int, float]], measure: Measure, most: int, task: str
 ) -> list[str]:
-    points = {point.step: point for point in line.points}
     shown = [values[place] for place in thinned(values, most)]
     radius = min(10.0, max(4.0, plot.width / len(shown) / 2))
     parts: list[str] = []
     for step, value in shown:
-        point = points[step]
+        point = line.by_step[step]
         words = escape(visible(f"{line.name}, step {step}: {measure.about(point)}"))
         parts.append(
-            f'<a href="{_address(point.group, task)}" tabindex="-1" aria-label="{words}">'
+            f'<a href="{_address(point.group, task)}" tabindex="-1">'
             f'<title>{words}</title><circle class="target" cx="{plot.x(step):.1f}" cy="{plot.y(value):.1f}"'
             f' r="{radius:.1f}"/></a>'
         )

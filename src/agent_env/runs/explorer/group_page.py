@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_env.runs._reading import Reader
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.group_filter import GroupFilter, Sort, filter_of, sort_of
 from agent_env.runs.explorer.group_reading import Matched, ScoreMean, TaskRow, read_step
@@ -85,7 +84,7 @@ class GroupView:
 def group_page(site: Site, request: Request) -> Response:
     """Answer `/group?name=`."""
     view = view_group(
-        site.reader,
+        site,
         text_of(request, "name"),
         asked=filter_of(request),
         sort=sort_of(request),
@@ -96,7 +95,7 @@ def group_page(site: Site, request: Request) -> Response:
 
 
 def view_group(
-    reader: Reader,
+    site: Site,
     name: str,
     *,
     asked: GroupFilter | None = None,
@@ -107,7 +106,7 @@ def view_group(
     """A group's page.
 
     Args:
-        reader: What asks the index.
+        site: What to ask.
         name: The group's.
         asked: Which of its runs; all where it is None.
         sort: The order of its tasks; None for the one that suits it.
@@ -118,9 +117,9 @@ def view_group(
         UsageError: When there is no such group.
     """
     asked = asked or GroupFilter()
-    with reader.asking() as conn:
+    with site.reader.asking() as conn:
         step = read_step(conn, name, other=other)
-        page = step.read_page(conn, asked, sort=sort, offset=offset)
+        page = step.read_page(site, conn, asked, sort=sort, offset=offset)
     low, high = _span(step.group)
     return GroupView(
         group=step.group,

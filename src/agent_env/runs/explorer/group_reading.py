@@ -11,12 +11,14 @@ import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agent_env.errors import UsageError
-from agent_env.runs._reading import dead_json, read_groups
+from agent_env.runs._reading import dead_json, moments, read_groups
 from agent_env.runs.explorer.group_filter import GroupFilter, Sort, Where, where_of
 from agent_env.runs.explorer.points import Neighbours, first_text
 from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
+from agent_env.runs.explorer.site import Site
 from agent_env.runs.record import GroupSummary
 from agent_env.runs.visible import visible
 
@@ -29,15 +31,28 @@ _CELLS = 48
 """Rollouts that a row shows; the others are behind a link."""
 _ROLLOUTS = 480
 """Rollouts on a page of one task."""
-_SEEN = 2_000
+_SEEN = 1_000
 """Runs that are looked through for the names of tools."""
 
-_COUNTED = """
-count(*) AS runs,
-count(*) FILTER (WHERE r.state = 'completed' AND r.reward IS NOT NULL) AS scored,
-total(r.reward - :shift) FILTER (WHERE r.state = 'completed') AS sum,
-total((r.reward - :shift) * (r.reward - :shift)) FILTER (WHERE r.state = 'completed') AS squares
-"""
+
+class _Count(NamedTuple):
+    """The runs of one task, counted. The sums are of the difference to the group's `shift`."""
+
+    task: str
+    runs: int
+    scored: int
+    total: float
+    squares: float
+
+    @property
+    def mean(self) -> float:
+        """The mean above `shift`; 0 where none is scored."""
+        return self.total / self.scored if self.scored else 0.0
+
+    @property
+    def variance(self) -> float:
+        """Of the rewards; 0 where none is scored."""
+        return max(0.0, self.squares / self.scored - self.mean**2) if self.scored else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +129,9 @@ class Step:
     siblings: Mapping[str, str]
     other_group: str | None
 
-    def read_page(self, conn: sqlite3.Connection, asked: GroupFilter, *, sort: Sort | None, offset: int) -> Page:
+    def read_page(
+        self, site: Site, conn: sqlite3.Connection, asked: GroupFilter, *, sort: Sort | None, offset: int
+    ) -> Page:
         """Read the tasks from the `offset`th on, in order, with their rollouts that `asked` leaves."""
         is_large = self.group.runs > _LARGE
         if sort is None:
@@ -127,14 +144,19 @@ class Step:
             tools=[tool for tool in tools if visible(tool) == asked.tool] or [asked.tool],
             found=(),
         )
-        matched = _matched(conn, where, self.shift)
-        if asked.task:
-            tasks, first, most = [asked.task] if matched.tasks else [], offset, _ROLLOUTS
+        if is_large and sort is Sort.TASK and not asked.is_on:
+            counts, matched = self._counts_by_name(conn, where, offset)
         else:
-            tasks, first, most = self._tasks(conn, where, sort, offset), 0, _CELLS
-        rows = self._rows(conn, where, tasks[:_TASKS], first=first, most=most)
-        size = _ROLLOUTS if asked.task else _TASKS
-        has_more = bool(rows and rows[0].more) if asked.task else len(tasks) > _TASKS
+            counts = self._all_counts(site, conn, where)
+            matched = _matched(counts, self.shift)
+            self._put_in_order(conn, counts, sort)
+            counts = counts if asked.task else counts[offset : offset + _TASKS + 1]
+        if asked.task:
+            rows = self._rows(conn, where, counts, first=offset, most=_ROLLOUTS)
+            size, has_more = _ROLLOUTS, any(row.more for row in rows)
+        else:
+            rows = self._rows(conn, where, counts[:_TASKS], first=0, most=_CELLS)
+            size, has_more = _TASKS, len(counts) > _TASKS
         return Page(
             sort=sort,
             matched=matched,
@@ -145,41 +167,72 @@ class Step:
             later=offset + size if has_more else None,
         )
 
-    def _tasks(self, conn: sqlite3.Connection, where: Where, sort: Sort, offset: int) -> list[str]:
-        """The names of a page of tasks and of one more."""
-        values = {**where.values, "shift": self.shift, "before": self.before_key, "limit": _TASKS + 1, "offset": offset}
-        if sort is Sort.TASK:
-            sql = f"SELECT DISTINCT r.task_id FROM runs r WHERE {where.sql} ORDER BY r.task_id"
-        else:
-            sql = f"SELECT task_id FROM ({_by_task(where)}) t ORDER BY {_ORDERS[sort]}, task_id"
-        return [row[0] for row in conn.execute(f"{sql} LIMIT :limit OFFSET :offset", values)]
+    def _all_counts(self, site: Site, conn: sqlite3.Connection, where: Where) -> list[_Count]:
+        if self.group.runs <= _LARGE:
+            return _counts(conn, where, self.shift)
+
+        def ask() -> tuple[_Count, ...]:
+            with site.reader.asking() as fresh:
+                return tuple(_counts(fresh, where, self.shift))
+
+        return list(site.memory.get(("counts", where.sql, json.dumps(where.values)), ask))
+
+    def _counts_by_name(self, conn: sqlite3.Connection, where: Where, offset: int) -> tuple[list[_Count], Matched]:
+        """Some tasks by name and one more, and all runs counted, without reading each."""
+        names = conn.execute(
+            f"SELECT DISTINCT r.task_id FROM runs r WHERE {where.sql} ORDER BY r.task_id LIMIT :limit OFFSET :offset",
+            {**where.values, "limit": _TASKS + 1, "offset": offset},
+        ).fetchall()
+        tasks = conn.execute(f"SELECT count(DISTINCT r.task_id) FROM runs r WHERE {where.sql}", where.values).fetchone()
+        among = Where(
+            sql=f"{where.sql} AND r.task_id IN (SELECT value FROM json_each(:tasks))",
+            values={**where.values, "tasks": json.dumps([name[0] for name in names])},
+        )
+        group = self.group
+        matched = Matched(
+            tasks=tasks[0], runs=group.runs, scored=group.scored, mean=group.reward_mean, se=group.reward_se
+        )
+        return _counts(conn, among, self.shift), matched
+
+    def _put_in_order(self, conn: sqlite3.Connection, counts: list[_Count], sort: Sort) -> None:
+        """Sort tasks that come by name. Where no rollout is scored there is nothing to sort by: those come last."""
+        match sort:
+            case Sort.TASK:
+                pass
+            case Sort.MEAN:
+                counts.sort(key=lambda count: (count.scored == 0, count.mean))
+            case Sort.SPREAD:
+                counts.sort(key=lambda count: (count.scored == 0, -round(count.variance, 12), count.mean))
+            case Sort.CHANGE:
+                before = self._before(conn, [count.task for count in counts])
+                counts.sort(
+                    key=lambda count: (
+                        count.scored == 0 or count.task not in before,
+                        self.shift + count.mean - before.get(count.task, 0.0),
+                    )
+                )
 
     def _rows(
-        self, conn: sqlite3.Connection, where: Where, tasks: Sequence[str], *, first: int, most: int
+        self, conn: sqlite3.Connection, where: Where, counts: Sequence[_Count], *, first: int, most: int
     ) -> list[TaskRow]:
-        among = f"{where.sql} AND r.task_id IN (SELECT value FROM json_each(:tasks))"
-        values = {**where.values, "tasks": json.dumps(tasks), "shift": self.shift}
-        counts = {row["task_id"]: row for row in conn.execute(_by_task(Where(sql=among, values={})), values)}
-        before = self._before(conn, tasks)
+        before = self._before(conn, [count.task for count in counts])
         rows: list[TaskRow] = []
-        for task in tasks:
+        for count in counts:
             found = conn.execute(
                 f"SELECT {ROLLOUT_COLUMNS} FROM runs r WHERE {where.sql} AND r.task_id = :this"
                 " ORDER BY r.attempt, r.rollout LIMIT :limit OFFSET :offset",
-                {**where.values, "this": task, "limit": most, "offset": first},
+                {**where.values, "this": count.task, "limit": most, "offset": first},
             ).fetchall()
-            counted = counts[task]
-            mean, variance = _mean_and_variance(counted, self.shift)
             rows.append(
                 TaskRow(
-                    task=task,
-                    runs=counted["runs"],
-                    scored=counted["scored"],
-                    mean=mean,
-                    spread=None if variance is None else math.sqrt(variance),
-                    before=before.get(task),
+                    task=count.task,
+                    runs=count.runs,
+                    scored=count.scored,
+                    mean=self.shift + count.mean if count.scored else None,
+                    spread=math.sqrt(count.variance) if count.scored else None,
+                    before=before.get(count.task),
                     rollouts=tuple([rollout_of(row) for row in found]),
-                    more=max(0, counted["runs"] - first - len(found)),
+                    more=max(0, count.runs - first - len(found)),
                 )
             )
         return rows
@@ -194,15 +247,6 @@ class Step:
             (self.before_key, json.dumps(tasks)),
         )
         return dict(rows.fetchall())
-
-
-_VARIANCE = "squares / scored - (sum / scored) * (sum / scored)"
-_ORDERS: Mapping[Sort, str] = {
-    Sort.SPREAD: f"scored = 0, round({_VARIANCE}, 12) DESC, sum / scored",
-    Sort.MEAN: "scored = 0, sum / scored",
-    Sort.CHANGE: "scored = 0, :shift + sum / scored - (SELECT avg(b.reward) FROM runs b WHERE b.group_key = :before"
-    " AND b.task_id = t.task_id AND b.state = 'completed') NULLS LAST, sum / scored",
-}
 
 
 def read_step(conn: sqlite3.Connection, name: str, *, other: str = "") -> Step:
@@ -264,23 +308,24 @@ def _neighbours(conn: sqlite3.Connection, training: str, split: str, step: int) 
     )
 
 
-def _by_task(where: Where) -> str:
-    return f"SELECT r.task_id, {_COUNTED} FROM runs r WHERE {where.sql} GROUP BY r.task_id"
-
-
-def _matched(conn: sqlite3.Connection, where: Where, shift: float) -> Matched:
-    row = conn.execute(
-        f"SELECT count(DISTINCT r.task_id) AS tasks, {_COUNTED} FROM runs r WHERE {where.sql}",
+def _counts(conn: sqlite3.Connection, where: Where, shift: float) -> list[_Count]:
+    """Each task's runs, by name."""
+    cursor = conn.cursor()
+    cursor.row_factory = None  # plain tuples: there may be thousands of rows
+    rows = cursor.execute(
+        "SELECT r.task_id, count(*), count(r.reward) FILTER (WHERE r.state = 'completed'),"
+        " total(r.reward - :shift) FILTER (WHERE r.state = 'completed'),"
+        " total((r.reward - :shift) * (r.reward - :shift)) FILTER (WHERE r.state = 'completed')"
+        f" FROM runs r WHERE {where.sql} GROUP BY r.task_id ORDER BY r.task_id",
         {**where.values, "shift": shift},
-    ).fetchone()
-    mean, variance = _mean_and_variance(row, shift)
-    return Matched(
-        tasks=row["tasks"],
-        runs=row["runs"],
-        scored=row["scored"],
-        mean=mean,
-        se=_standard_error(variance, row["scored"]),
     )
+    return [_Count(*row) for row in rows]
+
+
+def _matched(counts: Sequence[_Count], shift: float) -> Matched:
+    scored = sum([count.scored for count in counts])
+    mean, se = moments(scored, shift, sum([count.total for count in counts]), sum([count.squares for count in counts]))
+    return Matched(tasks=len(counts), runs=sum([count.runs for count in counts]), scored=scored, mean=mean, se=se)
 
 
 def _scores(conn: sqlite3.Connection, where: Where) -> tuple[ScoreMean, ...]:
@@ -310,14 +355,6 @@ def _tools(conn: sqlite3.Connection, group_key: int) -> list[str]:
         (group_key, _SEEN),
     )
     return [row[0] for row in rows]
-
-
-def _mean_and_variance(row: sqlite3.Row, shift: float) -> tuple[float | None, float | None]:
-    n = row["scored"]
-    if n == 0:
-        return None, None
-    mean = row["sum"] / n
-    return shift + mean, max(0.0, row["squares"] / n - mean * mean)
 
 
 def _standard_error(variance: float | None, n: int) -> float | None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from agent_env.runs._reading import Reader, moments, read_groups
 from agent_env.runs.explorer.address import number_of, text_of
-from agent_env.runs.explorer.points import shift_lost
+from agent_env.runs.explorer.points import states_of
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.record import GroupSummary, RunState
 
@@ -115,7 +115,7 @@ def _trainings(conn: sqlite3.Connection, *, named: str, offset: int) -> list[Tra
 
 
 def _training(conn: sqlite3.Connection, row: sqlite3.Row) -> TrainingSummary:
-    states = _states_of(conn, row["training"])
+    states = states_of(conn, row["training"])
     cursor = conn.cursor()
     cursor.row_factory = None  # plain tuples: there may be thousands of rows
     steps = cursor.execute(
@@ -149,15 +149,3 @@ def _loose_groups(conn: sqlite3.Connection, *, named: str, after: str, limit: in
         (after, named, limit),
     )
     return [row[0] for row in rows]
-
-
-def _states_of(conn: sqlite3.Connection, training: str) -> dict[RunState, int]:
-    states = dict.fromkeys(RunState, 0)
-    for kind, n in conn.execute(
-        "SELECT kind, sum(n) FROM tallies WHERE what = 'state'"
-        " AND group_key IN (SELECT key FROM groups WHERE training = ?) GROUP BY kind",
-        (training,),
-    ):
-        states[RunState(kind)] = n
-    shift_lost(conn, training, states)
-    return states

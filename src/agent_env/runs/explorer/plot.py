@@ -98,7 +98,7 @@ def axes(plot: Plot, *, label: str, says: Callable[[float], str]) -> list[str]:
 
 
 def thinned(values: Sequence[tuple[int, float]], most: int) -> list[int]:
-    """Which of these points to draw: of each stretch of steps the lowest and the highest, so that every dip stays.
+    """Which of these points to draw: of each stretch the lowest and the highest, so that every dip stays.
 
     Args:
         values: Step and value, by step.
@@ -109,21 +109,12 @@ def thinned(values: Sequence[tuple[int, float]], most: int) -> list[int]:
     """
     if len(values) <= most:
         return list(range(len(values)))
-    first, last = values[0][0], values[-1][0]
-    width = (last - first + 1) / max(1, most // 2)
-    kept = {0, len(values) - 1}
-    at = 0
-    while at < len(values):
-        stretch = int((values[at][0] - first) / width)
-        lowest = highest = at
-        while at < len(values) and int((values[at][0] - first) / width) == stretch:
-            value = values[at][1]
-            if value < values[lowest][1]:
-                lowest = at
-            if value > values[highest][1]:
-                highest = at
-            at += 1
-        kept |= {lowest, highest}
+    only = [value for _, value in values]
+    size = math.ceil(len(only) / max(1, most // 2))
+    kept = {0, len(only) - 1}
+    for start in range(0, len(only), size):
+        stretch = only[start : start + size]
+        kept |= {start + stretch.index(min(stretch)), start + stretch.index(max(stretch))}
     return sorted(kept)
 
 

@@ -10,7 +10,7 @@ from agent_env.errors import UsageError
 from agent_env.runs._reading import dead_json, moments
 from agent_env.runs.record import RunState
 
-__all__ = ["Neighbours", "StepPoint", "Steps", "by_split", "first_text", "read_steps", "shift_lost"]
+__all__ = ["Neighbours", "StepPoint", "Steps", "by_split", "first_text", "read_steps", "states_of"]
 
 _POINTS = """
 SELECT key, name, split, step, scored, shift, total, squares, finished, messages, calls, seconds, counted,
@@ -20,13 +20,9 @@ SELECT key, name, split, step, scored, shift, total, squares, finished, messages
     first_at_s, last_at_s
 FROM groups WHERE training = ? ORDER BY split, step
 """
-_COUNTS = """
-SELECT group_key, what, kind, n FROM tallies WHERE n > 0 AND group_key BETWEEN ? AND ?
-"""
-_COUNTS_APART = """
-SELECT t.group_key, t.what, t.kind, t.n FROM groups g JOIN tallies t ON t.group_key = g.key
-WHERE g.training = ? AND t.n > 0
-"""
+_KINDS = "SELECT group_key, what, kind, n FROM tallies WHERE n > 0 AND what <> 'state' AND group_key BETWEEN ? AND ?"
+_RUNS = "SELECT group_key, sum(n) FROM tallies WHERE what = 'state' AND group_key BETWEEN ? AND ? GROUP BY group_key"
+_MINE = "group_key IN (SELECT key FROM groups WHERE training = ?)"
 
 
 _NOTHING: dict[str, int] = {}
@@ -84,8 +80,6 @@ class Steps:
 
     points: tuple[StepPoint, ...]
     """By split and step."""
-    states: Mapping[RunState, int]
-    """How many of its runs stand how; every state is there."""
     first_at_s: float
     last_at_s: float
 
@@ -101,21 +95,17 @@ def read_steps(conn: sqlite3.Connection, training: str) -> Steps:
     rows = cursor.execute(_POINTS, (training,)).fetchall()
     if not rows:
         raise UsageError(f"no training run {training!r}: the first page lists them")
-    counts = _counts(cursor, training, [row[0] for row in rows])
-    states = dict.fromkeys(RunState, 0)
+    runs, failures, cuts = _counts(cursor, training, [row[0] for row in rows])
     points: list[StepPoint] = []
     for key, name, split, step, scored, shift, total, squares, finished, *sums in rows:
         messages, calls, seconds, counted, prompt_tokens, sampled_tokens, low, high, _, _ = sums
         mean, se = moments(scored, shift, total, squares)
-        found = counts.get(key, {})
-        for state, n in found.get("state", _NOTHING).items():
-            states[RunState(state)] += n
         points.append(
             StepPoint(
                 group=name,
                 split=split,
                 step=step,
-                runs=sum(found.get("state", _NOTHING).values()),
+                runs=runs.get(key, 0),
                 scored=scored,
                 mean=mean,
                 se=se,
@@ -126,31 +116,35 @@ def read_steps(conn: sqlite3.Connection, training: str) -> Steps:
                 seconds=seconds / finished if finished else None,
                 prompt_tokens=prompt_tokens / counted if counted else None,
                 sampled_tokens=sampled_tokens / counted if counted else None,
-                failures=found.get("failure", _NOTHING),
-                cuts=found.get("cut", _NOTHING),
+                failures=failures.get(key, _NOTHING),
+                cuts=cuts.get(key, _NOTHING),
             )
         )
-    shift_lost(conn, training, states)
     return Steps(
         points=tuple(points),
-        states=states,
         first_at_s=min(row[-2] for row in rows),
         last_at_s=max(row[-1] for row in rows),
     )
 
 
-def shift_lost(conn: sqlite3.Connection, training: str, states: dict[RunState, int]) -> None:
-    """Count the runs that were under way in a process that died as what they are: interrupted."""
+def states_of(conn: sqlite3.Connection, training: str) -> dict[RunState, int]:
+    """How many runs of a training run stand how; every state is there."""
+    states = dict.fromkeys(RunState, 0)
+    for kind, n in conn.execute(
+        f"SELECT kind, sum(n) FROM tallies WHERE what = 'state' AND {_MINE} GROUP BY kind", (training,)
+    ):
+        states[RunState(kind)] = n
     dead = dead_json(conn)
-    if dead == "[]":
-        return
-    lost = conn.execute(
-        "SELECT count(*) FROM runs WHERE state = 'running' AND writer_key IN (SELECT value FROM json_each(?))"
-        " AND group_key IN (SELECT key FROM groups WHERE training = ?)",
-        (dead, training),
-    ).fetchone()[0]
-    states[RunState.RUNNING] -= lost
-    states[RunState.INTERRUPTED] += lost
+    if dead != "[]":
+        # What was under way in a process that died counts as what it is: interrupted.
+        lost = conn.execute(
+            "SELECT count(*) FROM runs WHERE state = 'running' AND writer_key IN (SELECT value FROM json_each(?))"
+            f" AND {_MINE}",
+            (dead, training),
+        ).fetchone()[0]
+        states[RunState.RUNNING] -= lost
+        states[RunState.INTERRUPTED] += lost
+    return states
 
 
 def by_split(points: Iterable[StepPoint]) -> dict[str, list[StepPoint]]:
@@ -167,16 +161,19 @@ def first_text(rows: sqlite3.Cursor) -> str | None:
     return None if row is None else row[0]
 
 
-def _counts(cursor: sqlite3.Cursor, training: str, keys: Sequence[int]) -> dict[int, dict[str, dict[str, int]]]:
-    if not keys:
-        return {}
-    low, high = min(keys), max(keys)
+_Kinds = dict[int, dict[str, int]]
+
+
+def _counts(cursor: sqlite3.Cursor, training: str, keys: Sequence[int]) -> tuple[dict[int, int], _Kinds, _Kinds]:
+    """By group: how many runs, how many failed of each kind, and how many were cut for each reason."""
+    bounds: tuple[object, ...] = (min(keys), max(keys))
     # The steps of one training run mostly lie side by side: reading on is faster than seeking each.
-    if high - low < 3 * len(keys):
-        rows = cursor.execute(_COUNTS, (low, high))
-    else:
-        rows = cursor.execute(_COUNTS_APART, (training,))
-    counts: dict[int, dict[str, dict[str, int]]] = {}
-    for key, what, kind, n in rows:
-        counts.setdefault(key, {}).setdefault(what, {})[kind] = n
-    return counts
+    is_apart = max(keys) - min(keys) > 3 * len(keys)
+    if is_apart:
+        bounds = (training,)
+    kinds, runs = [sql.replace("group_key BETWEEN ? AND ?", _MINE) if is_apart else sql for sql in (_KINDS, _RUNS)]
+    failures: _Kinds = {}
+    cuts: _Kinds = {}
+    for key, what, kind, n in cursor.execute(kinds, bounds):
+        (failures if what == "failure" else cuts).setdefault(key, {})[kind] = n
+    return dict(cursor.execute(runs, bounds).fetchall()), failures, cuts

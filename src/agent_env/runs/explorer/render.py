@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,6 +19,9 @@ from agent_env.runs.explorer.charts import kind_mark, legend_mark, sparkline
 from agent_env.runs.explorer.grid import cells, heat_key
 from agent_env.runs.record import RunState, place_of
 from agent_env.runs.visible import one_line, visible
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["as_html", "as_json"]
 
@@ -42,15 +45,19 @@ def as_json(view: object) -> bytes:
 
 def _fields(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+        return {item.name: getattr(value, item.name) for item in _told(value)}
     if isinstance(value, Mapping):
         return dict(cast("Mapping[object, object]", value))
     raise TypeError(f"a view holds a {type(value).__name__}")
 
 
+def _told(value: DataclassInstance) -> list[dataclasses.Field[Any]]:
+    return [item for item in dataclasses.fields(value) if item.metadata.get("json", True)]
+
+
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {item.name: _plain(getattr(value, item.name)) for item in _told(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in cast("Mapping[object, object]", value).items()}
     if isinstance(value, list | tuple):

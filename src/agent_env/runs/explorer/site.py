@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from agent_env.runs._reading import Reader
 from agent_env.runs._schema import FILE_NAME, connect_reader
+from agent_env.runs.explorer.memory import Memory
 from agent_env.runs.explorer.render import as_html, as_json
 from agent_env.runs.explorer.watched import stamp_of, subject_of
 
@@ -38,12 +39,18 @@ class Site:
         file = folder / FILE_NAME
         connect_reader(file).close()
         self._reader = Reader(file)
+        self._memory = Memory(file)
         self._title = folder.resolve().name
 
     @property
     def reader(self) -> Reader:
         """What asks the index."""
         return self._reader
+
+    @property
+    def memory(self) -> Memory:
+        """What was asked before."""
+        return self._memory
 
     def answer(self, request: Request, template: str, view: object) -> Response:
         """Answer with a view: drawn by its template, or as it is where the address ends in `.json`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from markupsafe import Markup
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_env.errors import UsageError
-from agent_env.runs._reading import Reader, dead_json, moments
+from agent_env.runs._reading import dead_json, moments
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.charts import Picture, line_chart, lines_of
 from agent_env.runs.explorer.measures import Measure
@@ -19,7 +19,7 @@ from agent_env.runs.explorer.points import StepPoint
 from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
 from agent_env.runs.explorer.site import Site
 
-__all__ = ["StepRow", "TaskView", "task_page"]
+__all__ = ["StepRow", "TaskSteps", "TaskView", "task_page"]
 
 _STEPS = 50
 _CELLS = 48
@@ -39,6 +39,31 @@ class StepRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskSteps:
+    """A task in every step that played it. Each picture is drawn when it is first asked for, and kept."""
+
+    task: str
+    split: str
+    keys: tuple[int, ...]
+    """The groups' keys, by step."""
+    points: tuple[StepPoint, ...]
+
+    @cached_property
+    def wide(self) -> Markup:
+        """Its rewards over the steps."""
+        return self._picture(Picture.WIDE)
+
+    @cached_property
+    def narrow(self) -> Markup:
+        """The same for a phone."""
+        return self._picture(Picture.NARROW)
+
+    def _picture(self, picture: Picture) -> Markup:
+        lines = lines_of({self.split: self.points})
+        return line_chart(lines, Measure.REWARD, picture, with_range=True, task=self.task)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskView:
     """A task: every step for the chart, some for the table, the latest first."""
 
@@ -49,6 +74,8 @@ class TaskView:
     """The splits of the training run that played it."""
     points: tuple[StepPoint, ...]
     """By step, with the counts and the rewards of this task alone."""
+    drawn: TaskSteps = field(metadata={"json": False})
+    """The points as pictures."""
     rows: tuple[StepRow, ...]
     first: int
     earlier: int | None
@@ -89,16 +116,11 @@ class TaskView:
         every = [rollout.run_id for row in self.rows for rollout in row.rollouts]
         return (every[1], every[0]) if len(every) > 1 else (None, None)
 
-    def reward(self, picture: str) -> Markup:
-        """Its rewards over the steps."""
-        lines = lines_of({self.split: self.points})
-        return line_chart(lines, Measure.REWARD, Picture(picture), with_range=True, task=self.task)
-
 
 def task_page(site: Site, request: Request) -> Response:
     """Answer `/task?training=&split=&task=`."""
     view = view_task(
-        site.reader,
+        site,
         text_of(request, "training"),
         text_of(request, "split"),
         text_of(request, "task"),
@@ -107,19 +129,15 @@ def task_page(site: Site, request: Request) -> Response:
     return site.answer(request, "task.html", view)
 
 
-def view_task(reader: Reader, training: str, split: str, task: str, *, offset: int = 0) -> TaskView:
+def view_task(site: Site, training: str, split: str, task: str, *, offset: int = 0) -> TaskView:
     """A task's page.
 
     Raises:
         UsageError: When no step of the split played such a task.
     """
-    with reader.asking() as conn:
-        found = _points(conn, training, split, task)
-        if not found:
-            raise UsageError(
-                f"no step of split {split!r} of training run {training!r} played a task {task!r}: its page lists the steps"
-            )
-        latest = found[::-1]
+    steps = site.memory.get(("task", training, split, task), lambda: _steps(site, training, split, task))
+    latest = list(zip(steps.keys, steps.points, strict=True))[::-1]
+    with site.reader.asking() as conn:
         dead = dead_json(conn)
         rows = [
             StepRow(point=point, rollouts=_rollouts(conn, key, task, dead))
@@ -131,11 +149,24 @@ def view_task(reader: Reader, training: str, split: str, task: str, *, offset: i
         split=split,
         task=task,
         splits=tuple(splits),
-        points=tuple([point for _, point in found]),
+        points=steps.points,
+        drawn=steps,
         rows=tuple(rows),
         first=offset,
         earlier=max(0, offset - _STEPS) if offset else None,
         later=offset + _STEPS if len(latest) > offset + _STEPS else None,
+    )
+
+
+def _steps(site: Site, training: str, split: str, task: str) -> TaskSteps:
+    with site.reader.asking() as conn:
+        found = _points(conn, training, split, task)
+    if not found:
+        raise UsageError(
+            f"no step of split {split!r} of training run {training!r} played a task {task!r}: its page lists the steps"
+        )
+    return TaskSteps(
+        task=task, split=split, keys=tuple([key for key, _ in found]), points=tuple([point for _, point in found])
     )
 
 

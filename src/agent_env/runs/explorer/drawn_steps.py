@@ -1,0 +1,138 @@
+"""The charts of a training run, alone or with a second one over it, and the steps at which its reward fell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from agent_env.runs.explorer.charts import Line, Picture, column_chart, line_chart, lines_of
+from agent_env.runs.explorer.measures import Measure
+from agent_env.runs.explorer.points import StepPoint, by_split
+
+__all__ = ["Chart", "DrawnSteps", "Drop"]
+
+_DROPS = 3
+_CLEAR = 2.5
+"""A drop of fewer standard errors than this is taken for chance."""
+_SMALL = (
+    Measure.MESSAGES,
+    Measure.CALLS,
+    Measure.SECONDS,
+    Measure.SAMPLED_TOKENS,
+    Measure.PROMPT_TOKENS,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """A step whose mean reward is clearly below that of the step before."""
+
+    group: str
+    split: str
+    step: int
+    before: float
+    after: float
+    errors: float
+    """How many standard errors of the difference it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One of the small charts."""
+
+    title: str
+    drawing: Markup
+    kinds: tuple[tuple[str, int], ...] = ()
+    """Where it is stacked: each kind and how many runs it had in all."""
+    of: str = ""
+    """Which split it is of, where it is of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnSteps:
+    """What is drawn of a training run. Each picture is drawn when it is first asked for, and kept."""
+
+    name: str
+    points: tuple[StepPoint, ...]
+    other: str | None
+    """The training run that is laid over it."""
+    other_points: tuple[StepPoint, ...]
+    split: str
+    """Whose failures and cuts are drawn by kind."""
+    with_range: bool
+    """Whether the reward has its least and greatest value."""
+
+    @cached_property
+    def splits(self) -> dict[str, list[StepPoint]]:
+        """The points by split."""
+        return by_split(self.points)
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """A line for each split of each of the two."""
+        if self.other is None:
+            return lines_of(self.splits)
+        own = lines_of(self.splits, prefix=f"{self.name} · ")
+        return own + lines_of(by_split(self.other_points), prefix=f"{self.other} · ", first_look=len(own))
+
+    @cached_property
+    def wide(self) -> Markup:
+        """The reward over the steps."""
+        return line_chart(self.lines, Measure.REWARD, Picture.WIDE, with_range=self.with_range)
+
+    @cached_property
+    def narrow(self) -> Markup:
+        """The same for a phone."""
+        return line_chart(self.lines, Measure.REWARD, Picture.NARROW, with_range=self.with_range)
+
+    @cached_property
+    def drops(self) -> list[Drop]:
+        """The steps whose mean fell by the most, where chance alone would hardly do it; the greatest first."""
+        found = [drop for points in self.splits.values() for drop in _falls(points)]
+        return sorted(found, key=lambda drop: drop.after - drop.before)[:_DROPS]
+
+    @cached_property
+    def charts(self) -> list[Chart]:
+        """The small charts that have something to show."""
+        found = [self._shares(Measure.FAILED), self._shares(Measure.CUT)]
+        found += [
+            Chart(title=measure.heading, drawing=line_chart(self.lines, measure, Picture.SMALL)) for measure in _SMALL
+        ]
+        return [chart for chart in found if chart.drawing]
+
+    def _shares(self, measure: Measure) -> Chart:
+        chosen = [line for line in self.lines if line.points[0].split == self.split]
+        totals: dict[str, int] = {}
+        for point in chosen[0].points:
+            for kind, n in (point.failures if measure is Measure.FAILED else point.cuts).items():
+                totals[kind] = totals.get(kind, 0) + n
+        kinds = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
+        if self.other is not None:
+            return Chart(title=measure.heading, drawing=line_chart(chosen, measure, Picture.SMALL), of=self.split)
+        return Chart(
+            title=measure.heading,
+            drawing=column_chart(chosen[0], measure, [kind for kind, _ in kinds], Picture.SMALL),
+            kinds=tuple(kinds),
+            of=self.split,
+        )
+
+
+def _falls(points: Sequence[StepPoint]) -> Generator[Drop]:
+    scored = [point for point in points if point.mean is not None and point.se is not None]
+    for earlier, later in pairwise(scored):
+        before, after = earlier.mean or 0.0, later.mean or 0.0
+        error = math.hypot(earlier.se or 0.0, later.se or 0.0)
+        if error > 0 and before - after >= _CLEAR * error:
+            yield Drop(
+                group=later.group,
+                split=later.split,
+                step=later.step,
+                before=before,
+                after=after,
+                errors=(before - after) / error,
+            )
