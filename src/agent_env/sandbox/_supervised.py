@@ -72,6 +72,10 @@ class SupervisedSandbox:
         fields = self._fields(argv, cwd=None, env=None, stdin=b"", timeout_s=timeout_s, output_bytes=0)
         self._channel.post(b"run", b"-", *fields)
 
+    def configure(self, **settings: bytes) -> None:
+        """Change the first process's settings: all of them, to those of its `Limits` and `last`, which it does at the end."""
+        self._channel.post(b"configure", *(part for name, value in settings.items() for part in (name.encode(), value)))
+
     async def clear(self, *, within_s: float) -> None:
         """End all that runs here.
 

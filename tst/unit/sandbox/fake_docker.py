@@ -1,13 +1,15 @@
 """Stands in for the `docker` command: no engine runs where the tests do.
 
 It keeps containers as folders, and runs their commands on this machine, in a session of their own and not as children of
-the client, as the real one does. What is in a container's `/workspace` and `/tmp/.agent-env` is in its folder.
+the client, as the real one does. What is in a container's `/workspace`, `/tmp/.agent-env` and `/run/agent-env-verifier` is in
+its folder; `/workspace` is a volume that another container can share. Images are names.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,13 +25,25 @@ def main() -> int:
     what, *rest = sys.argv[1:]
     with (STATE / "log").open("a") as log:
         log.write(json.dumps(sys.argv[1:]) + "\n")
+    refuses = STATE / "refuses"
+    if refuses.exists() and refuses.read_text() == what:
+        sys.stderr.write("no room for it\n")
+        return 1
     said = STATE / "says"
     if said.exists():
         sys.stderr.write(said.read_text())
         return 1
-    return {"run": run, "exec": execute, "cp": copy, "rm": remove, "ps": listing, "inspect": inspect, "image": image}[
-        what
-    ](rest)
+    commands = {
+        "run": run,
+        "exec": execute,
+        "cp": copy,
+        "rm": remove,
+        "ps": listing,
+        "inspect": inspect,
+        "image": image,
+    }
+    commands |= {"commit": commit, "images": images}
+    return commands[what](rest)
 
 
 def container(name: str) -> Path:
@@ -43,7 +57,13 @@ def container(name: str) -> Path:
 
 def inside(folder: Path, text: str) -> str:
     """Return a text with the container's paths as they are here."""
-    return text.replace("/workspace", str(folder / "workspace")).replace("/tmp/.agent-env", str(folder / "private"))
+    for path, own in (
+        ("/workspace", "workspace"),
+        ("/tmp/.agent-env", "private"),
+        ("/run/agent-env-verifier", "verifier"),
+    ):
+        text = text.replace(path, str(folder / own))
+    return text
 
 
 def run(rest: list[str]) -> int:
@@ -54,7 +74,14 @@ def run(rest: list[str]) -> int:
         sys.stderr.write(f"Unable to find image '{rest[-2]}' locally\ndocker: Error: No such image: {rest[-2]}\n")
         return 125
     folder = STATE / "containers" / name
-    (folder / "workspace").mkdir(parents=True)
+    folder.mkdir()
+    if "--volumes-from" in rest:
+        of = container(rest[rest.index("--volumes-from") + 1])
+        assert rest[rest.index("--network") + 1] == f"container:{of.name}"
+        assert "--hostname" not in rest  # the real one refuses it then
+        (folder / "workspace").symlink_to(of / "workspace")
+    else:
+        (folder / "workspace").mkdir()
     (folder / "label").write_text(label.partition("=")[2])
     sys.stdout.write(f"{name}-id\n")
     return 0
@@ -73,7 +100,15 @@ def execute(rest: list[str]) -> int:
             elif option == "--env":
                 environment.update([value.split("=", 1)])
     folder = container(rest.pop(0))
+    environment = {name: inside(folder, value) for name, value in environment.items()}
     argv = [inside(folder, word) for word in rest]
+    user = STATE / "user"
+    if user.exists():  # the image's, who is here whoever runs the tests
+        argv = (
+            ["true"]
+            if argv[0] == "chown"
+            else [re.sub(r"\bid -[ug]\b", f"echo {user.read_text()}", word) for word in argv]
+        )
     reader, writer = os.pipe()
     if os.fork() == 0:
         if os.fork() == 0:
@@ -131,11 +166,31 @@ def inspect(rest: list[str]) -> int:
 
 
 def image(rest: list[str]) -> int:
-    """See whether there is an image."""
-    if rest[-1] in (STATE / "images").read_text().split():
-        return 0
-    sys.stderr.write(f"Error response from daemon: No such image: {rest[-1]}\n")
-    return 1
+    """See whether there is an image, or remove it."""
+    known = (STATE / "images").read_text().split()
+    if rest[-1] not in known:
+        sys.stderr.write(f"Error response from daemon: No such image: {rest[-1]}\n")
+        return 1
+    if rest[0] == "rm":
+        (STATE / "images").write_text("\n".join(name for name in known if name != rest[-1]))
+    return 0
+
+
+def commit(rest: list[str]) -> int:
+    """Make an image of a container."""
+    name, made = rest
+    container(name)
+    with (STATE / "images").open("a") as file:
+        file.write(f"\n{made}\n")
+    return 0
+
+
+def images(rest: list[str]) -> int:
+    """List the tags of an image."""
+    for name in (STATE / "images").read_text().split():
+        if name.startswith(f"{rest[-1]}:"):
+            sys.stdout.write(f"{name.partition(':')[2]}\n")
+    return 0
 
 
 if __name__ == "__main__":

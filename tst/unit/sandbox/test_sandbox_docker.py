@@ -14,13 +14,21 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from agent_env.bundle import SandboxProvider, SandboxSpec
-from agent_env.sandbox import Sandbox, SandboxLostError, SandboxUnavailableError, check_sandbox, open_sandbox
+from agent_env.sandbox import (
+    PlacedFile,
+    Sandbox,
+    SandboxLostError,
+    SandboxUnavailableError,
+    check_sandbox,
+    open_sandbox,
+    open_verifier_side,
+)
 
 Saying = Callable[[str], Sequence[int]]
 WaitGone = Callable[[str], None]
@@ -267,3 +275,131 @@ async def test_containers_of_dead_processes_are_removed_and_no_others(docker: Do
         await asyncio.to_thread(subprocess.run, [sys.executable, "-c", ONCE], check=True)
         assert docker.containers == sorted(["elsewhere", "odd", name])
         assert (await box.run("echo on")).stdout == b"on\n"
+
+
+PLACED = (PlacedFile(path=PurePosixPath("sub/check.sh"), content=b"echo checked\n", is_executable=True),)
+
+
+async def test_a_verifier_has_a_container_of_its_own(docker: Docker) -> None:
+    """Of an image of what the agent's has become; it shares the working directory and the network, and has the same limits."""
+    async with docker.open(memory_mb=512, processes=99, environment={"A": "b c"}) as box:
+        (name,) = docker.containers
+        await box.run("echo agent >made")
+        async with open_verifier_side(box, PLACED) as side:
+            assert side.is_apart
+            assert docker.containers == [name, f"{name}.verifier"]
+            (image,) = [word for word in (docker.folder / "images").read_text().split() if word != "tools:1"]
+            assert docker.asked("commit") == [[name, image]]
+            first, second = docker.asked("run")
+            command = 'cat made; sh "$AGENT_ENV_VERIFIER/sub/check.sh"; $AGENT_ENV_AS_AGENT echo on; echo 1 >"$S"; echo v >from'
+            result = await side.run(command, env={"S": str(side.own / "score")})
+            assert (result.text, result.stderr) == ("agent\nchecked\non\n", b"")
+            assert await side.sandbox.read_file(side.own / "score") == b"1\n"
+            assert (await side.run('test -d "$TMPDIR" && test -x "$AGENT_ENV_VERIFIER/sub/check.sh"')).is_ok
+            assert "AGENT_ENV" not in (await box.run("env")).text.replace("FAKE", "")
+        assert (await box.read_file("from")) == b"v\n"
+        assert docker.containers == [name]
+        assert (docker.folder / "images").read_text().split() == ["tools:1"]
+    assert first[-4:] == ["--entrypoint", "sleep", "tools:1", "infinity"]
+    assert second[-4:] == ["--entrypoint", "sleep", image, "infinity"]
+    text = " ".join(second)
+    for part in (
+        "--detach --rm --init --pull never", f"--network container:{name}", "--memory 512m --memory-swap 512m",
+        "--pids-limit 99", "--cap-drop ALL --security-opt no-new-privileges", f"--volumes-from {name}", "--env A=b c",
+        "--tmpfs /run/agent-env-verifier:rw,exec,nosuid,nodev,mode=1777,size=256m",
+    ):  # fmt: skip
+        assert part in text
+    assert docker.containers == []
+
+
+async def test_a_verifier_s_container_goes_however_it_ends(docker: Docker, wait_gone: WaitGone, mark: str) -> None:
+    """An error, a cancellation; the agent's goes on."""
+    async with docker.open() as box:
+        containers = docker.containers
+        with pytest.raises(ZeroDivisionError):
+            async with open_verifier_side(box):
+                raise ZeroDivisionError
+        assert docker.containers == containers
+
+        async def verify() -> None:
+            async with open_verifier_side(box) as side:
+                await side.run(f"touch begun; sleep {mark}.1")
+
+        verifying = asyncio.create_task(verify())
+        while not (await box.run("test -e begun")).is_ok:
+            assert not verifying.done()
+        verifying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await verifying
+        wait_gone(f"sleep\0{mark}.1")
+        assert docker.containers == containers
+        assert (docker.folder / "images").read_text().split() == ["tools:1"]
+        assert (await box.run("echo on")).text == "on\n"
+
+
+async def test_what_keeps_a_verifier_s_container_from_it_is_said(docker: Docker) -> None:
+    """And a lost container of the agent's is one: neither is a score."""
+    async with docker.open() as box:
+        (docker.folder / "refuses").write_text("commit")
+        with pytest.raises(OSError, match="docker commit: no room for it"):
+            async with open_verifier_side(box):
+                pass
+        (docker.folder / "refuses").write_text("")
+        (name,) = docker.containers
+        (docker.folder / "containers" / name / "workspace").rmdir()
+        (docker.folder / "containers" / name).rename(docker.folder / "gone")
+        with pytest.raises(SandboxLostError):
+            async with open_verifier_side(box):
+                pass
+
+
+VERIFY = HOLD.replace("from agent_env.sandbox import", "from agent_env.sandbox import open_verifier_side,").replace(
+    'await box.run(f"sleep {mark}.2")',
+    'async with open_verifier_side(box) as side: await side.run(f"touch begun; sleep {mark}.2")',
+)
+
+
+def test_a_process_that_is_killed_while_it_verifies_leaves_no_container_and_no_image(
+    docker: Docker, wait_gone: WaitGone, mark: str
+) -> None:
+    """What is between it and `docker` knows of both."""
+    with subprocess.Popen([sys.executable, "-c", VERIFY, mark], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        while not list(docker.folder.glob("containers/*/workspace/begun")):
+            assert process.poll() is None
+        (between,) = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        ended = os.pidfd_open(between)
+        process.send_signal(signal.SIGKILL)
+    assert select.select([ended], [], [], 30)[0]
+    os.close(ended)
+    wait_gone(f"sleep\0{mark}.")
+    assert docker.containers == []
+    assert (docker.folder / "images").read_text().split() == ["tools:1"]
+
+
+async def test_images_of_dead_processes_are_removed_and_no_others(docker: Docker) -> None:
+    """At the first container of the next process, as containers are."""
+    async with docker.open() as box, open_verifier_side(box):
+        mine = next(word for word in (docker.folder / "images").read_text().split() if word != "tools:1")
+        token = mine.partition(":")[2].partition("-")[0]
+        others = [
+            f"agent-env-verifier:{tag}" for tag in (f"{token}-1-00000000-1", "0123456789abcdef-1-00000000-1", token)
+        ]
+        with (docker.folder / "images").open("a") as file:
+            file.write("\n".join(others))
+        containers = docker.containers
+        await asyncio.to_thread(subprocess.run, [sys.executable, "-c", ONCE], check=True)
+        assert (docker.folder / "images").read_text().split() == ["tools:1", mine, *others[1:]]
+        assert docker.containers == containers
+
+
+async def test_an_image_s_own_user_is_given_the_working_directory_and_nothing_is_root_s_after(docker: Docker) -> None:
+    """With privileges a program of the image's is run once, before the agent can have put its own in its place."""
+    (docker.folder / "user").write_text("1234")
+    async with docker.open() as box, open_verifier_side(box, PLACED) as side:
+        assert (await side.run('sh "$AGENT_ENV_VERIFIER/sub/check.sh"')).text == "checked\n"
+        (name, _) = docker.containers
+        (privileged,) = [call for call in docker.asked("exec") if "--privileged" in call or "--user" in call]
+    chown = ["chown", "-R", "1234:1234", "/workspace"]
+    assert privileged == ["--interactive", "--privileged", "--user", "0", name, *chown]
