@@ -17,8 +17,8 @@ from agent_env.runs.explorer.points import StepPoint, by_split
 __all__ = ["Chart", "DrawnSteps", "Drop"]
 
 _DROPS = 3
-_CLEAR = 2.5
-"""A drop of fewer standard errors than this is taken for chance."""
+_CLEAR = 2.0
+"""A drop of fewer standard errors of the difference than this is taken for chance."""
 _SMALL = (
     Measure.MESSAGES,
     Measure.CALLS,
@@ -92,7 +92,7 @@ class DrawnSteps:
 
     @cached_property
     def drops(self) -> list[Drop]:
-        """The steps whose mean fell by the most, where chance alone would hardly do it; the greatest first."""
+        """The steps whose mean fell by the most, where chance alone would seldom do it; the greatest first."""
         found = [drop for points in self.splits.values() for drop in _falls(points)]
         return sorted(found, key=lambda drop: drop.after - drop.before)[:_DROPS]
 

@@ -56,8 +56,8 @@ class TrainingView:
         asked: dict[str, object] = {"name": self.name, "with": self.other}
         if self.drawn.split != next(iter(self.drawn.splits)):
             asked["split"] = self.drawn.split
-        if not self.drawn.with_range:
-            asked["range"] = "no"
+        if self.drawn.with_range is not (self.other is None):
+            asked["range"] = "yes" if self.drawn.with_range else "no"
         return asked
 
     @property
@@ -82,14 +82,14 @@ def training_page(site: Site, request: Request) -> Response:
         text_of(request, "name"),
         other=text_of(request, "with"),
         split=text_of(request, "split"),
-        with_range=text_of(request, "range") != "no",
+        with_range={"yes": True, "no": False}.get(text_of(request, "range")),
         offset=number_of(request, "from"),
     )
     return site.answer(request, "training.html", view)
 
 
 def view_training(
-    site: Site, name: str, *, other: str = "", split: str = "", with_range: bool = True, offset: int = 0
+    site: Site, name: str, *, other: str = "", split: str = "", with_range: bool | None = None, offset: int = 0
 ) -> TrainingView:
     """A training run's page.
 
@@ -98,7 +98,7 @@ def view_training(
         name: Whose it is.
         other: The training run to lay over it; empty for none.
         split: Whose failures and cuts are drawn by kind; empty or unknown for the first.
-        with_range: Whether the least and the greatest reward are drawn.
+        with_range: Whether the least and the greatest reward are drawn; None for where they do not hide each other.
         offset: The place of the table's first step, the latest first.
 
     Raises:
@@ -107,9 +107,10 @@ def view_training(
     steps = _steps(site, name)
     other = "" if other == name else other
     over = _steps(site, other) if other else None
+    shows_range = over is None if with_range is None else with_range
     drawn = site.memory.get(
-        ("drawn", name, other, split, with_range),
-        lambda: _drawn(name, steps, other, over, split=split, with_range=with_range),
+        ("drawn", name, other, split, shows_range),
+        lambda: _drawn(name, steps, other, over, split=split, with_range=shows_range),
     )
     latest = sorted(steps.points, key=lambda point: (-point.step, point.split != "train", point.split))
     shown = latest[offset : offset + _GROUPS]
@@ -159,9 +160,9 @@ def _drawn(name: str, steps: Steps, other: str, over: Steps | None, *, split: st
 def _other_trainings(conn: sqlite3.Connection, name: str) -> list[str]:
     # One seek for each name: a training run may have thousands of steps.
     rows = conn.execute(
-        "WITH RECURSIVE names (name) AS (SELECT min(training) FROM groups UNION ALL"
-        " SELECT (SELECT min(training) FROM groups WHERE training > name) FROM names WHERE name IS NOT NULL LIMIT ?)"
-        " SELECT name FROM names WHERE name IS NOT NULL",
+        "WITH RECURSIVE seen (last) AS (SELECT min(training) FROM groups UNION ALL"
+        " SELECT (SELECT min(training) FROM groups WHERE training > last) FROM seen WHERE last IS NOT NULL LIMIT ?)"
+        " SELECT last FROM seen WHERE last IS NOT NULL",
         (_CHOICES,),
     )
     return [row[0] for row in rows if row[0] != name]
