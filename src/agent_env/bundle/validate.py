@@ -32,7 +32,7 @@ from agent_env.bundle.task import (
     Task,
     Verify,
 )
-from agent_env.bundle.text import TextSource
+from agent_env.bundle.text import TextSource, Unwritable, Whose
 from agent_env.bundle.universe_check import check_universe
 from agent_env.errors import BundleError, Problem
 
@@ -197,15 +197,22 @@ class _Validation:
 
     def _check_texts(self) -> Iterator[Problem]:
         """Write every text for every task; one problem for each cause, with the tasks it concerns."""
-        found: dict[Problem, list[str]] = {}
+        found: dict[Unwritable, list[str]] = {}
+        given_up: set[TextSource] = set()
         for task in self._bundle.tasks.values():
             for step in task.steps:
                 for text, more in self._texts(step):
-                    problem = text.problem(params=task.params, task_id=task.id, tags=task.tags, **more)
-                    if problem:
-                        found.setdefault(problem, []).append(task.id)
-        for problem, tasks in found.items():
-            if problem.what.startswith("the template does not parse"):
+                    if text in given_up:
+                        continue
+                    unwritable = text.problem(params=task.params, task_id=task.id, tags=task.tags, **more)
+                    if unwritable is None:
+                        continue
+                    found.setdefault(unwritable, []).append(task.id)
+                    if unwritable.whose is Whose.WORK:  # for each task it would take as long again
+                        given_up.add(text)
+        for unwritable, tasks in found.items():
+            problem = unwritable.problem
+            if unwritable.whose is Whose.TEMPLATE:
                 yield problem
             else:
                 yield replace(problem, what=f"{problem.what} (in {_some(tasks)})")
