@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from agent_env.runs import RunIndex, RunState, RunSummary
+from agent_env.runs import RunIndex, RunRecord, RunState, RunSummary
 from agent_env.runs.conversation import Item, conversation
+from agent_env.runs.play_script import play_script
 from agent_env.runs.visible import one_line, visible
 
 __all__ = ["command"]
@@ -24,6 +25,9 @@ _COLOURS = {
     "failure": "red",
     "cut": "yellow",
 }
+_CHANGE_COLOURS = {"added": "green", "removed": "red", "changed": None}
+_CHANGES = 200
+"""Changes of a state that are printed; `agent-env universe diff` prints all."""
 
 
 @click.command("show")
@@ -32,16 +36,23 @@ _COLOURS = {
     "--runs", "folder", type=click.Path(path_type=Path), default=Path("runs"), help="The runs folder (default: ./runs)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the record as JSON: the run, then every event.")
-def command(run: str, folder: Path, *, as_json: bool) -> None:
+@click.option("--script", "as_script", is_flag=True, help="Print its calls as a file for `agent-env play --script`.")
+def command(run: str, folder: Path, *, as_json: bool, as_script: bool) -> None:
     """Print the conversation of RUN: its id, or the start of it."""
+    if as_json and as_script:
+        raise click.UsageError("--json and --script: leave one of them out")
     with RunIndex.open(folder, read_only=True) as index:
         record = index.read(run, limit=1)
+        if as_script:
+            script = play_script(record.run, index.events(record.run.run_id), bundle_root=record.bundle_root)
+            click.echo(script, nl=False)
+            return
         events = list(index.events(record.run.run_id))
     if as_json:
         whole = asdict(record.run) | {"params": record.params, "tags": record.tags}
         click.echo(json.dumps({"run": whole, "events": [asdict(event) for event in events]}, indent=1))
         return
-    _print_run(record.run, record.params)
+    _print_run(record)
     is_whole = record.run.state is not RunState.RUNNING
     for item in conversation(events, is_whole=is_whole):
         _print_item(item, record.run.opened_at_s)
@@ -49,15 +60,18 @@ def command(run: str, folder: Path, *, as_json: bool) -> None:
     _print_end(record.run)
 
 
-def _print_run(run: RunSummary, params: object) -> None:
-    click.secho(visible(run.task_id), bold=True)
+def _print_run(record: RunRecord) -> None:
+    run = record.run
+    click.secho(one_line(run.task_id, 500), bold=True)
     lines = [
         f"run     {run.run_id}",
         f"group   {run.group}, rollout {run.rollout}" + (f", try {run.attempt + 1}" if run.attempt else ""),
         f"bundle  {run.bundle_name} {run.bundle_version}",
     ]
-    if params:
-        lines.append(f"params  {one_line(json.dumps(params, ensure_ascii=False), 160)}")
+    if record.tags:
+        lines.append(f"tags    {', '.join(record.tags)}")
+    if record.params:
+        lines.append(f"params  {one_line(json.dumps(record.params, ensure_ascii=False), 160)}")
     lines += [f"{name}  {value}" for name, value in run.labels.items()]
     for line in lines:
         click.echo(one_line(line, 180))
@@ -65,16 +79,32 @@ def _print_run(run: RunSummary, params: object) -> None:
 
 def _print_item(item: Item, opened_at_s: float) -> None:
     at = f"+{max(0.0, item.at_s - opened_at_s):.2f} s"
+    notes = [item.note, item.error_kind, _duration(item.duration_s)]
+    if item.sampled_tokens is not None:
+        notes.append(f"{item.sampled_tokens} tokens")
+    note = one_line(" · ".join(filter(None, notes)))
     if item.look == "step":
-        click.secho(f"\n{at:>10}  {one_line(item.title)}  {one_line(item.note)}", dim=True)
+        click.secho(f"\n{at:>10}  {one_line(item.title)}  {note}", dim=True)
         return
     click.echo()
     title = click.style(one_line(item.title), bold=True, fg="red" if item.is_error else _COLOURS.get(item.look))
-    click.echo(f"{at:>10}  {title}" + (f"  {one_line(item.note)}" if item.note else ""))
+    click.echo(f"{at:>10}  {title}" + (f"  {note}" if note else ""))
     _print_text(item.text)
+    _print_changes(item)
     for section in item.sections:
         click.secho(f"{'':>10}  {one_line(section.title)}:", dim=True)
         _print_text(section.text, is_error=section.is_error)
+
+
+def _print_changes(item: Item) -> None:
+    for change in item.changes[:_CHANGES]:
+        for line in visible(str(change)).splitlines():
+            click.secho(f"{'':>12}{line}", fg=_CHANGE_COLOURS[change.kind])
+    more = len(item.changes) - _CHANGES
+    if more > 0:
+        click.echo(f"{'':>12}and {more} more: `agent-env universe diff` prints them")
+    if item.left_out:
+        click.echo(f"{'':>12}and {item.left_out} more, which the run did not keep")
 
 
 def _print_text(text: str, *, is_error: bool = False) -> None:
@@ -92,10 +122,21 @@ def _print_end(run: RunSummary) -> None:
     words.append(
         f"{run.messages} messages, {run.calls} calls ({run.call_errors} with an error), {run.duration_s:.1f} s"
     )
+    if run.sampled_tokens is not None:
+        words.append(f"{run.sampled_tokens} tokens sampled")
     click.secho(visible(" · ".join(words)), bold=True)
+    times = [f"{name} {_duration(seconds)}" for name, seconds in run.times.items() if seconds >= 0.001]
+    if times:
+        click.echo(f"time: {', '.join(times)}")
     if run.failure is not None:
-        line = f"failed in {run.failure.step} ({run.failure.kind}): {run.failure.message}"
-        click.secho(one_line(line, 500), fg="red")
+        where = f" in {run.failure.step}" if run.failure.step else ""
+        click.secho(one_line(f"failed{where} ({run.failure.kind}): {run.failure.message}", 500), fg="red")
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _numbers(scores: Iterable[tuple[str, Any]]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from agent_env.episode.sink import EventKind
 from agent_env.outcome import CutReason, Failure, FailureKind
 from agent_env.runs import RunIndex, SampledTokens
-from agent_env.runs.explorer.wording import duration
 
 Tell = Callable[..., Any]
 Look = Callable[..., Awaitable[Any]]
@@ -242,20 +240,19 @@ async def test_tokens_without_probabilities_are_shown_without_shades(tell: Tell,
     assert "the trainer gave no probabilities" in shown.text
 
 
-async def test_where_the_time_went_is_a_bar_and_words(tell: Tell, look: Look, index: RunIndex) -> None:
-    """The parts of the bar are named with their seconds and shares."""
-    run = tell()
-    now = time.time()
-    run.say(EventKind.STEP_STARTED, "prompt", at_s=now, kind="prompt")
-    run.say(EventKind.CALL, call_id="1", tool="look", arguments={}, at_s=now + 3)
-    run.say(EventKind.ANSWER, call_id="1", tool="look", text="", duration_s=1.5, at_s=now + 4.5)
-    run.ended(1.0)
+async def test_where_the_time_went_is_a_bar_and_words(tell: Tell, look: Look, index: RunIndex, tmp_path: Path) -> None:
+    """The parts of the bar are named with their seconds and shares; a record that does not say has no bar."""
+    run, silent = tell(), tell()
     index.flush()
-    times = {name: seconds for name, seconds in index.find(run.run_id).times.items() if seconds}
-    assert times
+    with sqlite3.connect(tmp_path / "index.sqlite3") as conn:
+        conn.execute("UPDATE runs SET times = '{}'")
+        times = '{"model": 6.0, "tools": 1.5, "verify": 0.5}'
+        conn.execute("UPDATE runs SET times = ? WHERE run_id = ?", (times, run.run_id))
+    conn.close()
     fact = (await look(f"/run/{run.run_id}")).one("div", class_="wide-fact")
-    assert all(f"{name} {duration(seconds)}" in fact.raw_text for name, seconds in times.items())
-    assert len(fact.one("svg", class_="times").all("rect")) == len(times)
+    assert fact.text == "where the time went model 6.0 s (75%) tools 1.5 s (19%) verify 0.5 s (6%)"
+    assert [part["width"] for part in fact.one("svg", class_="times").all("rect")] == ["75.00", "18.75", "6.25"]
+    assert (await look(f"/run/{silent.run_id}")).all("svg", class_="times") == []
 
 
 async def test_a_damaged_part_of_a_run_is_told_and_the_rest_is_shown(

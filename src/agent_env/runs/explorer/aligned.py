@@ -93,13 +93,16 @@ class Row:
         """Whether the same call was answered in another way."""
         if self.likeness is not Likeness.SAME or self.left is None or self.right is None:
             return False
-        return (self.left.text, self.left.is_error) != (self.right.text, self.right.is_error)
+        one, other = self.left, self.right
+        return (one.text, one.is_error, one.is_answered) != (other.text, other.is_error, other.is_answered)
 
     @property
     def differences(self) -> list[Difference]:
         """Where the arguments of a changed call differ; some of them where they are very many."""
         left, right = self.left, self.right
-        if self.likeness is not Likeness.CHANGED or left is None or right is None or not left.tool:
+        if self.likeness is not Likeness.CHANGED or left is None or right is None:
+            return []
+        if left.arguments is None or right.arguments is None:
             return []
         try:
             found = differences(left.arguments, right.arguments)
