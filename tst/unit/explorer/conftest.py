@@ -157,8 +157,10 @@ def index(tmp_path: Path) -> Generator[RunIndex]:
 def tell(index: RunIndex) -> Tell:
     """Opens a run: `tell(group, task, **header)`."""
 
-    def opened(group: str = "g", task: str = "t", *, labels: Mapping[str, Any] | None = None, **header: Any) -> Told:
-        sink = index.run(group, labels=labels)
+    def opened(
+        group: str = "g", task: str = "t", *, attempt: int = 0, labels: Mapping[str, Any] | None = None, **header: Any
+    ) -> Told:
+        sink = index.run(group, attempt=attempt, labels=labels)
         known = {"bundle_name": "shop", "bundle_version": "1.0", "params": {}, "tags": ()}
         sink.opened(RunHeader(task_id=task, **{**known, **header}))
         return Told(sink)
