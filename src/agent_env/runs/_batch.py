@@ -24,9 +24,11 @@ from agent_env.runs._schema import immediate
 from agent_env.runs.record import RECORD_VERSION, RunState, place_of
 
 __all__ = [
+    "Written",
     "close_writer",
     "dead_writers",
     "delete_some_runs",
+    "in_few",
     "mark_interrupted",
     "write_batch",
 ]
@@ -61,7 +63,6 @@ WITH new (group_key, task_id, attempt) AS (VALUES {values}) SELECT new.group_key
 FROM new
 """
 _INSERT_CHUNKS = "INSERT INTO chunks (key, run_key, first_seq, count, raw_bytes, codec, body) VALUES {values}"
-_INSERT_WORDS = "INSERT INTO words (rowid, text) VALUES {values}"
 _INSERT_HEADS = "INSERT INTO heads (run_key, codec, body) VALUES {values}"
 _INSERT_TOKENS = "INSERT OR REPLACE INTO tokens (run_key, message, codec, body) VALUES {values}"
 
@@ -101,11 +102,22 @@ class _Change:
         )
 
 
-def write_batch(conn: sqlite3.Connection, writer_key: int | None, batch: Sequence[PackedPart]) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What came of a batch."""
+
+    writer_key: int
+    words: Sequence[tuple[int, str]]
+    """For the search index: each chunk's key, and the words in it."""
+
+
+def write_batch(conn: sqlite3.Connection, writer_key: int | None, batch: Sequence[PackedPart]) -> Written:
     """Write a batch, all of it or nothing.
 
-    Returns:
-        The writer's key, made here when `writer_key` is None.
+    Args:
+        conn: The connection to write on.
+        writer_key: The key of this process; None makes one.
+        batch: What is new, in the order in which it was taken.
 
     Raises:
         sqlite3.Error: When it cannot be written; nothing is then.
@@ -114,13 +126,15 @@ def write_batch(conn: sqlite3.Connection, writer_key: int | None, batch: Sequenc
     with immediate(conn):
         if writer_key is None:
             writer_key = _register(conn)
-        else:
-            conn.execute("UPDATE writers SET last_write_at_s = ? WHERE key = ?", (time.time(), writer_key))
         groups = _group_keys(conn, changes)
         _insert_runs(conn, writer_key, [change for change in changes if change.head is not None], groups)
         _update_runs(conn, [change for change in changes if change.head is None])
         written = [change for change in changes if change.key is not None]
-        _write_bodies(conn, written)
+        words = _write_bodies(conn, written)
+        conn.execute(
+            "UPDATE writers SET last_write_at_s = ?, chunks_to = max(chunks_to, ?) WHERE key = ?",
+            (time.time(), words[-1][0] if words else 0, writer_key),
+        )
         newest: dict[int, float] = {}
         for change in written:
             key = groups[change.log.group]
@@ -131,7 +145,7 @@ def write_batch(conn: sqlite3.Connection, writer_key: int | None, batch: Sequenc
         )
     for change in changes:  # only now: what a rolled back transaction numbered does not exist
         change.log.key = change.key
-    return writer_key
+    return Written(writer_key=writer_key, words=words)
 
 
 def mark_interrupted(conn: sqlite3.Connection) -> None:
@@ -234,7 +248,7 @@ def _insert_runs(
         return
     heads = [(change, change.head) for change in changes if change.head is not None]
     places = [(groups[change.log.group], head.task_id, change.log.attempt) for change, head in heads]
-    rollouts = {tuple(row[:3]): int(row[3]) for row in _in_few(conn, _LAST_ROLLOUTS, list(dict.fromkeys(places)))}
+    rollouts = {tuple(row[:3]): int(row[3]) for row in in_few(conn, _LAST_ROLLOUTS, list(dict.fromkeys(places)))}
     key = int(conn.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs'").fetchone()[0])
     rows: list[tuple[Any, ...]] = []
     taken: Counter[tuple[Any, ...]] = Counter()
@@ -249,8 +263,8 @@ def _insert_runs(
             )
         )
         taken[place] += 1
-    _in_few(conn, _INSERT_RUNS, rows)
-    _in_few(conn, _INSERT_HEADS, [(change.key, head.codec, head.body) for change, head in heads])
+    in_few(conn, _INSERT_RUNS, rows)
+    in_few(conn, _INSERT_HEADS, [(change.key, head.codec, head.body) for change, head in heads])
 
 
 def _update_runs(conn: sqlite3.Connection, changes: Sequence[_Change]) -> None:
@@ -270,13 +284,13 @@ def _update_runs(conn: sqlite3.Connection, changes: Sequence[_Change]) -> None:
     # A run that another process took for dead goes on as running when it writes again.
     revived = [(change.key,) for change in going if states[change.log.key or 0] == RunState.INTERRUPTED]
     conn.executemany("UPDATE runs SET state = 'running', ended_at_s = NULL WHERE key = ?", revived)
-    _in_few(conn, _UPDATE_GOING, [(change.key, *change.totals) for change in going])
+    in_few(conn, _UPDATE_GOING, [(change.key, *change.totals) for change in going])
     ended = [(change.key, change.reward, *change.totals, *change.end) for change in found if change.ended is not None]
-    _in_few(conn, _UPDATE_ENDED, ended)
-    _in_few(conn, _UPDATE_REWARD, [(change.key, change.reward) for change in going if change.reward is not None])
+    in_few(conn, _UPDATE_ENDED, ended)
+    in_few(conn, _UPDATE_REWARD, [(change.key, change.reward) for change in going if change.reward is not None])
 
 
-def _write_bodies(conn: sqlite3.Connection, changes: Iterable[_Change]) -> None:
+def _write_bodies(conn: sqlite3.Connection, changes: Iterable[_Change]) -> list[tuple[int, str]]:
     # A key is never used again, not even that of a deleted chunk: the search index may still have its words.
     key = int(
         conn.execute(
@@ -291,12 +305,11 @@ def _write_bodies(conn: sqlite3.Connection, changes: Iterable[_Change]) -> None:
         for chunk in change.chunks:
             key += 1
             chunks.append((key, change.key, chunk.first_seq, chunk.count, chunk.raw_bytes, CODEC_ZSTD, chunk.body))
-            if chunk.words:
-                words.append((key, chunk.words))
+            words.append((key, chunk.words))
         tokens += [(change.key, message, CODEC_ZSTD, body) for message, body in change.tokens.items()]
-    _in_few(conn, _INSERT_CHUNKS, chunks)
-    _in_few(conn, _INSERT_WORDS, words)
-    _in_few(conn, _INSERT_TOKENS, tokens)
+    in_few(conn, _INSERT_CHUNKS, chunks)
+    in_few(conn, _INSERT_TOKENS, tokens)
+    return words
 
 
 def _group_keys(conn: sqlite3.Connection, changes: Iterable[_Change]) -> dict[str, int]:
@@ -326,8 +339,12 @@ def _new_group(conn: sqlite3.Connection, name: str, at_s: float) -> int:
     return key
 
 
-def _in_few(conn: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Run a statement with `{values}` in it over all rows, many at a time."""
+def in_few(conn: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Run a statement with `{values}` in it over all rows, many at a time.
+
+    Raises:
+        sqlite3.Error: When one of them fails.
+    """
     found: list[tuple[Any, ...]] = []
     at = 0
     for size in _ROWS:

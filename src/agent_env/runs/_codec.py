@@ -37,7 +37,8 @@ CODEC_ZSTD = 1
 _MOST_BYTES = 1 << 30
 """What an event can come to: SQLite takes no larger body."""
 
-_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+# What holds itself is met as a RecursionError: to look out for it costs as much again as to write.
+_JSON = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"))
 
 _DEPTH = 100
 

@@ -17,7 +17,16 @@ from typing import TypeVar
 from agent_env.errors import RunIndexError
 from agent_env.runs._versions import SCHEMA_VERSION, apply_versions
 
-__all__ = ["FILE_NAME", "busy_retried", "connect_reader", "connect_writer", "immediate", "saying"]
+__all__ = [
+    "FILE_NAME",
+    "busy_retried",
+    "connect_checkpointer",
+    "connect_reader",
+    "connect_writer",
+    "immediate",
+    "is_busy",
+    "saying",
+]
 
 FILE_NAME = "index.sqlite3"
 """The index, in a runs folder."""
@@ -25,6 +34,7 @@ FILE_NAME = "index.sqlite3"
 _APPLICATION_ID = 0x41674576
 _BUSY_S = 5.0
 _PATIENCE_S = 60.0
+_SHORT_S = 1.0
 
 T = TypeVar("T")
 
@@ -44,7 +54,9 @@ def connect_writer(file: Path) -> sqlite3.Connection:
             # In WAL mode, NORMAL never damages the file: a killed process loses nothing that it committed.
             conn.execute("PRAGMA synchronous=NORMAL")
             conn.execute(f"PRAGMA journal_size_limit={64 << 20}")
+            conn.execute("PRAGMA wal_autocheckpoint=0")  # `Checkpoints` does it
             busy_retried(lambda: _migrate(conn, file))
+            conn.execute("PRAGMA busy_timeout=0")  # `busy_retried` asks more often than SQLite would
         except BaseException:
             conn.close()
             raise
@@ -70,6 +82,18 @@ def connect_reader(file: Path) -> sqlite3.Connection:
             if wal.exists() and wal.stat().st_size:
                 raise
             return _checked_reader(f"{location}?immutable=1", file)
+
+
+def connect_checkpointer(file: Path) -> sqlite3.Connection:
+    """Open the index for copying its log into it.
+
+    Raises:
+        sqlite3.Error: When it cannot be opened.
+    """
+    conn = sqlite3.connect(f"{file.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None)
+    conn.execute("PRAGMA synchronous=NORMAL")
+    conn.execute(f"PRAGMA journal_size_limit={64 << 20}")
+    return conn
 
 
 @contextmanager
@@ -108,16 +132,22 @@ def busy_retried(write: Callable[[], T]) -> T:
     Raises:
         sqlite3.OperationalError: When it is still locked after a minute, or for another reason at once.
     """
-    until = time.monotonic() + _PATIENCE_S
+    start = time.monotonic()
     while True:
         try:
             return write()
         except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode & 0xFF not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+            waited = time.monotonic() - start
+            if not is_busy(exc) or waited > _PATIENCE_S:
                 raise
-            if time.monotonic() > until:
-                raise
-        time.sleep(random.uniform(0.001, 0.02))
+        # The others' transactions take milliseconds: who asks seldom gets the lock late, or never.
+        time.sleep(random.uniform(0.0005, 0.002) if waited < _SHORT_S else random.uniform(0.005, 0.02))
+
+
+def is_busy(exc: BaseException | None) -> bool:
+    """Whether it says no more than that another connection holds a lock."""
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+    return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def _checked_reader(uri: str, file: Path) -> sqlite3.Connection:

@@ -14,6 +14,7 @@ __all__ = ["Totals", "TotalsSoFar"]
 
 _ENV, _MODEL, _OTHER, _TOOLS, _VERIFY = "env", "model", "other", "tools", "verify"
 _STEPS = {"deploy_env": _ENV, "deploy_agent": _ENV, "add_skills": _ENV, "run": _ENV, "verify": _VERIFY}
+_CHANGES = frozenset({"step_started", "step_ended", "turn_started", "turn_ended", "cut"})
 _TOOL_NAMES = 100
 _NAME_CHARS = 100
 _REST = "…"
@@ -72,28 +73,22 @@ class TotalsSoFar:
         """Count an event that happened not after `now_s`, in Unix seconds."""
         data = event.data
         self._events += 1
-        self.spend_until(event.at_s, now_s)
-        match event.kind:
-            case "message":
-                self._note_message(data)
-            case "call":
-                self._calls += 1
-                self._tool(data.get("tool"))[0] += 1
-                self._open_calls += 1
-                self._spent_on = _TOOLS
-            case "answer":
-                self._note_answer(data)
-            case "turn_started":
-                self._turns += 1
-                self._spent_on = _MODEL if data.get("kind", "played") == "played" else _OTHER
-            case "step_started":
-                kind = data.get("kind")
-                self._spent_on = _STEPS.get(kind, _OTHER) if isinstance(kind, str) else _OTHER
-            case "turn_ended" | "step_ended" | "cut":
-                self._open_calls = 0
-                self._spent_on = _OTHER
-            case _:
-                pass
+        if event.at_s > self._at_s:
+            self.spend_until(event.at_s, now_s)
+        kind = event.kind
+        if kind == "message":
+            self._note_message(data)
+        elif kind == "call":
+            self._calls += 1
+            self._tool(data.get("tool"))[0] += 1
+            self._open_calls += 1
+            self._spent_on = _TOOLS
+        elif kind == "answer":
+            self._note_answer(data)
+        elif kind in _CHANGES:
+            self._open_calls = 0
+            self._spent_on = _OTHER
+            self._note_start(kind, data)
 
     def spend_until(self, at_s: float, now_s: float) -> None:
         """Count the seconds up to `at_s`, which is held to be neither before the last event nor after `now_s`."""
@@ -130,6 +125,14 @@ class TotalsSoFar:
             self._prompt_tokens = (self._prompt_tokens or 0) + prompt
         if isinstance(sampled, int):
             self._sampled_tokens = (self._sampled_tokens or 0) + sampled
+
+    def _note_start(self, kind: str, data: Mapping[str, Any]) -> None:
+        if kind == "turn_started":
+            self._turns += 1
+            if data.get("kind", "played") == "played":
+                self._spent_on = _MODEL
+        elif kind == "step_started":
+            self._spent_on = _STEPS.get(str(data.get("kind")), _OTHER)
 
     def _note_answer(self, data: Mapping[str, Any]) -> None:
         if data.get("is_error"):

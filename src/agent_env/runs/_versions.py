@@ -142,6 +142,12 @@ CREATE UNIQUE INDEX tokens_by_run ON tokens (run_key, message);
 -- Which chunks have a word and not where in them: what is found is read again.
 CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize='unicode61');
 
+-- Words are put in after chunks are written: up to which chunk there are words of this writer's, and chunks.
+ALTER TABLE writers ADD COLUMN words_to INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE writers ADD COLUMN chunks_to INTEGER NOT NULL DEFAULT 0;
+UPDATE writers SET chunks_to = coalesce((SELECT max(key) FROM chunks), 0);
+CREATE INDEX writers_without_words ON writers (key) WHERE words_to < chunks_to;
+
 -- last_chunk_deleted: the greatest key of a chunk that was deleted.
 CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 

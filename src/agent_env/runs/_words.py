@@ -15,6 +15,7 @@ __all__ = ["TEXT_CHARS", "as_pairs", "as_signs", "searchable"]
 
 TEXT_CHARS = 20_000
 """Of each text, what is searched."""
+_JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 # Scripts that put no spaces between words: kana, Han, Hangul, full-width forms and the planes of rarer signs; Thai, Lao,
 # Khmer and Burmese.
@@ -82,12 +83,12 @@ def _signs(found: re.Match[str]) -> str:
 
 
 def _message(message: object) -> str:
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict | Mapping):  # dict first: most are, and a look at an abstract class takes longer
         return _text(message)
     fields = cast("Mapping[str, object]", message)
     text = _text(fields.get("content"))
-    unreadable = _text(fields.get("unreadable_calls"))
-    return f"{text}\n{unreadable}" if unreadable else text
+    unreadable = fields.get("unreadable_calls")
+    return f"{text}\n{_text(unreadable)}" if unreadable else text
 
 
 def _arguments(data: Mapping[str, Any]) -> str:
@@ -95,7 +96,7 @@ def _arguments(data: Mapping[str, Any]) -> str:
     if arguments is None:
         return _text(data.get("raw"))
     try:
-        return json.dumps(arguments, ensure_ascii=False)[:TEXT_CHARS]
+        return _JSON.encode(arguments)[:TEXT_CHARS]
     except (TypeError, ValueError, RecursionError):
         return _text(data.get("raw"))
 

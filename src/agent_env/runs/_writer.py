@@ -4,15 +4,19 @@ Callers note what happened under a short lock and go on: no event loop waits for
 `BATCH_S` and writes a transaction. When the disk cannot take it, the batch is kept and tried again, and every call that
 records says so until it is written. When the disk is only slow, what waits is bounded by `FULL_BYTES`: past it, calls that
 record raise; `RunIndex.ready` lets an async caller wait long before that.
+
+Between batches it puts words into the search index, a short transaction at a time.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
@@ -21,11 +25,13 @@ from typing import Generic, TypeVar
 
 from agent_env.errors import RunIndexError
 from agent_env.runs._batch import close_writer, write_batch
+from agent_env.runs._checkpoints import Checkpoints
 from agent_env.runs._codec import packer
+from agent_env.runs._indexing import WordsQueue
 from agent_env.runs._log import RunLog
 from agent_env.runs._mask import Mask
 from agent_env.runs._packing import PackedPart, pack_part
-from agent_env.runs._schema import busy_retried, immediate, saying
+from agent_env.runs._schema import busy_retried, immediate, is_busy, saying
 
 __all__ = ["BATCH_S", "FULL_BYTES", "Writer"]
 
@@ -37,9 +43,13 @@ FULL_BYTES = 512 << 20
 """What may wait for the disk before recording raises."""
 _TAKE_BYTES = 16 << 20
 _RETRY_S = 1.0
+_BREATH_S = 0.002
+"""Between two chores: whoever waits for the lock gets it."""
 
 T = TypeVar("T")
 Errand = Callable[[sqlite3.Connection], object]
+Chore = Callable[[sqlite3.Connection], bool]
+"""Something to do when nothing else is, a short transaction at a time; says whether there is more."""
 
 
 class _Phase(StrEnum):
@@ -92,13 +102,20 @@ class Writer:
         self._jobs: list[_Job[object]] = []
         self._errands: list[Errand] = []
         self._phase = _Phase.OPEN
+        self._chores: list[Chore] = []
         self._is_hurried = False
+        self._due_at = math.inf
+        """When what is noted is to be written, by `time.monotonic`."""
         self._waiting_bytes = 0
         self._error: RunIndexError | None = None
         # The thread's own:
         self._carried: list[PackedPart] = []
         self._owed: list[Errand] = []
         self._writer_key: int | None = None
+        self._words = WordsQueue()
+        self._checkpoints = Checkpoints(file)
+        self._idle_from = 0.0
+        """When chores may be done again, by `time.monotonic`: after the disk did not take one, it is left alone."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -125,9 +142,11 @@ class Writer:
                     " run fewer episodes at once, or choose a faster disk"
                 )
             self._waiting_bytes += change(log)
-            was_idle = not self._dirty and not self._jobs
+            was_idle = not self._dirty
             self._dirty[log.run_id] = log
             self._start()
+            if was_idle:
+                self._due_at = time.monotonic() + BATCH_S
             if self._waiting_bytes > _TAKE_BYTES:
                 self._is_hurried = True
             if was_idle or self._is_hurried:
@@ -169,6 +188,28 @@ class Writer:
             if self._error is not None:
                 raise self._error
 
+    def when_idle(self, chore: Chore) -> None:
+        """Have `chore` called in the thread until it says that there is no more, whenever nothing waits to be written.
+
+        Where the disk does not take it, it is tried again later, and nobody is told.
+        """
+        with self._wake:
+            self._chores.append(chore)
+            self._start()
+            self._wake.notify()
+
+    def put_words_in(self) -> None:
+        """Wait until everything that was noted before is written, and can be searched for.
+
+        Raises:
+            RunIndexError: When it cannot be written.
+        """
+        self.do(self._put_words_in)
+
+    def _put_words_in(self, conn: sqlite3.Connection) -> None:
+        while self._words and self._writer_key is not None:
+            busy_retried(partial(self._words.write_some, conn, self._writer_key))
+
     def close(self) -> None:
         """Write all that waits and stop. Again is no error.
 
@@ -185,6 +226,7 @@ class Writer:
             return
         if thread is not None:
             thread.join()
+        self._checkpoints.close()
         self._conn.close()
         atexit.unregister(self._close_at_exit)
         if self._error is not None:
@@ -225,21 +267,31 @@ class Writer:
                 return
 
     def _turn(self, jobs: list[_Job[object]]) -> bool:
-        """Wait, gather, write, do the jobs, which are listed in `jobs`; False when that was the last time."""
+        """Wait, and write or do a chore; False when that was the last time.
+
+        Args:
+            jobs: The jobs that are taken and not done yet, for who has to say that they never will be.
+        """
         with self._wake:
-            self._wake.wait_for(self._has_work, timeout=_RETRY_S if self._carried or self._owed else None)
-            if not self._is_hurried:
-                self._wake.wait_for(lambda: self._is_hurried, timeout=BATCH_S)
-            parts = [log.take() for log in self._dirty.values()]
-            self._dirty.clear()
-            jobs += self._jobs
-            self._jobs = []
-            self._owed += self._errands
-            self._errands = []
-            self._is_hurried = False
+            is_due = self._wait()
+            if is_due:
+                parts = [log.take() for log in self._dirty.values()]
+                self._dirty.clear()
+                self._due_at = math.inf
+                jobs += self._jobs
+                self._jobs = []
+                self._owed += self._errands
+                self._errands = []
+                self._is_hurried = False
+            else:
+                parts = []
             is_last = self._phase is _Phase.CLOSED
+        if not is_due:
+            self._do_chore()
+            return True
         pack, mask = packer(), Mask()
-        self._carried += [pack_part(part, pack, mask) for part in parts]
+        while parts:  # one by one: what is packed needs its events no more
+            self._carried.append(pack_part(parts.pop(0), pack, mask))
         error = self._write() if self._carried or self._owed else None
         while jobs:
             if error is None:
@@ -248,11 +300,41 @@ class Writer:
                 jobs[0].fail(error)
             jobs.pop(0)
         if is_last and error is None and self._writer_key is not None:
-            self._say_closed(self._writer_key)
+            self._finish(self._writer_key)
         return not is_last
 
-    def _has_work(self) -> bool:
-        return bool(self._dirty or self._jobs or self._errands) or self._phase is _Phase.CLOSED
+    def _wait(self) -> bool:
+        """Wait for something to do; whether it is more than a chore. The lock is held."""
+        while True:
+            now = time.monotonic()
+            if self._is_hurried or self._jobs or self._errands or self._phase is _Phase.CLOSED or now >= self._due_at:
+                return True
+            until = self._due_at
+            if self._carried or self._owed:
+                until = min(until, now + _RETRY_S)
+            elif self._words or self._chores:
+                if now >= self._idle_from:
+                    return False
+                until = min(until, self._idle_from)
+            if not self._wake.wait(None if until == math.inf else until - now) and (self._carried or self._owed):
+                return True
+
+    def _do_chore(self) -> None:
+        """A chore is not worth an error to who records: what it does not get done is done later, or by another process."""
+        rest_s = _BREATH_S
+        try:
+            with saying(self._file):
+                if self._words and self._writer_key is not None:
+                    self._words.write_some(self._conn, self._writer_key)
+                elif not self._chores[0](self._conn):
+                    with self._wake:
+                        self._chores.pop(0)
+        except RunIndexError as exc:
+            rest_s = _RETRY_S
+            if not is_busy(exc.__cause__):
+                logger.warning("%s (words for the search wait)", exc)
+        self._checkpoints.look()
+        self._idle_from = time.monotonic() + rest_s
 
     def _write(self) -> RunIndexError | None:
         """Write what is carried and run what is owed; what fails is kept for the next time."""
@@ -262,8 +344,10 @@ class Writer:
             self._check_place()
             with saying(self._file):
                 if self._carried:
-                    self._writer_key = busy_retried(lambda: write_batch(self._conn, self._writer_key, self._carried))
-                    self._carried = []
+                    written = busy_retried(lambda: write_batch(self._conn, self._writer_key, self._carried))
+                    self._writer_key, self._carried = written.writer_key, []
+                    self._words.add(written.words)
+                    self._checkpoints.look()
                 while self._owed:
                     busy_retried(partial(self._owed[0], self._conn))
                     self._owed.pop(0)
@@ -285,14 +369,21 @@ class Writer:
                 " in another folder"
             )
 
-    def _say_closed(self, writer_key: int) -> None:
-        def say() -> None:
+    def _finish(self, writer_key: int) -> None:
+        def say_closed() -> None:
             with immediate(self._conn):
                 close_writer(self._conn, writer_key)
 
+        while self._words.is_kept:  # what is not kept here, or fails, is left to who opens the index next
+            try:
+                with saying(self._file):
+                    busy_retried(partial(self._words.write_some, self._conn, writer_key))
+            except RunIndexError as exc:
+                logger.warning("%s (words for the search wait)", exc)
+                break
         try:
             with saying(self._file):
-                busy_retried(say)
+                busy_retried(say_closed)
         except RunIndexError as exc:
             with self._wake:
                 self._error = exc

@@ -15,6 +15,7 @@ import anyio
 
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._batch import delete_some_runs, mark_interrupted
+from agent_env.runs._indexing import catch_up_some, has_left_overs
 from agent_env.runs._reading import Reader, read_groups, read_page, read_record, read_sampled, read_summary
 from agent_env.runs._schema import FILE_NAME, busy_retried, connect_reader, connect_writer, saying
 from agent_env.runs._sink import RunSink, new_sink
@@ -64,10 +65,14 @@ class RunIndex:
         try:
             with saying(file):
                 busy_retried(lambda: mark_interrupted(conn))
+                is_behind = busy_retried(lambda: has_left_overs(conn))
         except BaseException:
             conn.close()
             raise
-        return cls(folder, reader=Reader(file), writer=Writer(file, conn))
+        writer = Writer(file, conn)
+        if is_behind:
+            writer.when_idle(catch_up_some)
+        return cls(folder, reader=Reader(file), writer=writer)
 
     @property
     def folder(self) -> Path:
@@ -246,13 +251,13 @@ class RunIndex:
         self._writing().later(delete)
 
     def flush(self) -> None:
-        """Wait until all that was recorded so far is written.
+        """Wait until all that was recorded so far is written and can be searched for.
 
         Raises:
             RunIndexError: When it cannot be written.
         """
         if self._writer is not None:
-            self._writer.do(lambda _: None)
+            self._writer.put_words_in()
 
     async def ready(self) -> None:
         """Wait while the disk is far behind; await it before opening an episode. Returns at once when it is not."""

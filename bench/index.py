@@ -1,0 +1,350 @@
+"""What recording costs: runs a second by processes, bytes a run, and how long an event loop waits meanwhile.
+
+    python bench/index.py
+    python bench/index.py --kills 200
+
+A run has a prompt, 10 messages of about 200 characters, 5 calls with answers, a score and its reward. `written` is until all of
+them are in the file, `searchable` until their words are in the search index too. `sqlite3 alone` inserts the same compressed
+bodies and the same columns into two plain tables, in transactions of 100 runs. `--kills` kills a writer at random moments and
+looks after each whether the file is whole and whether a run is missing that had ended more than 100 ms before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import agent_env.runs._sink as sink_module
+from agent_env.episode.sink import EpisodeSink, Event, EventKind, NullSink, RunHeader
+from agent_env.outcome import EpisodeResult, Outcome, Score
+from agent_env.runs import RunIndex, RunState
+
+TOOLS = [
+    {
+        "name": name,
+        "description": "Read or change one thing of the shop.",
+        "parameters": {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]},
+    }
+    for name in ("get_order", "get_user", "cancel_order", "exchange_items")
+]
+LATE_S = 0.1
+"""What a crash may lose."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=8000, help="in all, for each row of the table")
+    parser.add_argument("--kills", type=int, default=0, help="kill a writer so many times instead")
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        work(*arguments.worker)
+    elif arguments.kills:
+        kills(arguments.kills)
+    else:
+        tables(arguments.runs)
+
+
+def tables(runs: int) -> None:
+    table = Table(title=f"recording {runs} finished runs of 10 messages", title_justify="left")
+    for name in (
+        "processes",
+        "search",
+        "written runs/s",
+        "searchable runs/s",
+        "CPU µs/run",
+        "bytes/run",
+        "of sqlite3 alone",
+    ):
+        table.add_column(name, justify="right")
+    for processes in (1, 4):
+        alone = together(processes, runs, "alone").written
+        for search in ("search", "none"):
+            found = together(processes, runs, search)
+            table.add_row(
+                str(processes),
+                "yes" if search == "search" else "no",
+                f"{found.written:,.0f}",
+                f"{found.searchable:,.0f}" if search == "search" else "",
+                f"{found.cpu_us:.0f}",
+                f"{found.size:,.0f}",
+                f"{found.written / alone:.2f}",
+            )
+        table.add_row(str(processes), "sqlite3 alone", f"{alone:,.0f}", "", "", "", "1")
+    Console().print(table)
+    lags = Table(
+        title="an event loop that plays 300 runs a second for 5 s: how late a sleep of 5 ms ends", title_justify="left"
+    )
+    for name in ("", "median ms", "99 % ms", "longest ms"):
+        lags.add_column(name, justify="right")
+    for label, is_recorded in (("not recorded", False), ("recorded", True)):
+        lag = sorted(asyncio.run(loop_lag(is_recorded=is_recorded)))
+        lags.add_row(
+            label, *(f"{1000 * value:.2f}" for value in (statistics.median(lag), lag[int(len(lag) * 0.99)], lag[-1]))
+        )
+    Console().print(lags)
+
+
+class Figures:
+    """What several processes came to together."""
+
+    def __init__(self, runs: int, size: int, told: Sequence[dict[str, float]]) -> None:
+        start = min(each["start"] for each in told)
+        self.written = runs / (max(each["written"] for each in told) - start)
+        self.searchable = runs / (max(each["end"] for each in told) - start)
+        self.cpu_us = 1e6 * sum(each["cpu_s"] for each in told) / runs
+        self.size = size / runs
+
+
+def together(processes: int, runs: int, how: str) -> Figures:
+    """Have processes record at once, from a common start."""
+    with tempfile.TemporaryDirectory() as folder:
+        each = runs // processes
+        workers = [start_worker(how, folder, each, number) for number in range(processes)]
+        for worker in workers:
+            line(worker)
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        told = [json.loads(line(worker)) for worker in workers]
+        assert [worker.wait() for worker in workers] == [0] * processes
+        for worker in workers:
+            worker.communicate()
+        if how != "alone":
+            with RunIndex.open(folder, read_only=True) as index:
+                assert sum(group.states[RunState.COMPLETED] for group in index.groups()) == each * processes
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+        return Figures(each * processes, size, told)
+
+
+def start_worker(*arguments: object) -> subprocess.Popen[str]:
+    words = [sys.executable, __file__, "--worker", *map(str, arguments)]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def line(worker: subprocess.Popen[str]) -> str:
+    assert worker.stdout is not None
+    return worker.stdout.readline()
+
+
+def work(how: str, folder: str, runs: str, seed: str) -> None:
+    """One process: says that it is ready, waits for the word, records, says how long it took."""
+    pool = texts(random.Random(7))
+    dice = random.Random(int(seed))
+    if how == "alone":
+        rows = packed_rows(pool, dice, int(runs))
+        conn = plain_database(folder)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    start, cpu = time.time(), time.process_time()
+    if how == "alone":
+        insert_plainly(conn, rows)
+        written = time.time()
+        conn.close()
+    elif how == "kill":
+        record_until_killed(folder, pool, dice)
+        return
+    else:
+        if how == "none":
+            sink_module.searchable = lambda kind, data: ""
+        with RunIndex.open(folder) as index:
+            for number in range(int(runs)):
+                play(index.run(f"grid/train/step-{number // 128:04}", labels=LABELS), pool, dice)
+            index._writer.do(lambda _: None)
+            written = time.time()
+    print(
+        json.dumps({"start": start, "written": written, "end": time.time(), "cpu_s": time.process_time() - cpu}),
+        flush=True,
+    )
+
+
+LABELS = {"policy_step": 3, "model": "Qwen/Qwen3-8B", "renderer": "qwen3"}
+
+
+def texts(dice: random.Random) -> list[str]:
+    """Sentences of words that are as frequent as words are, with numbers that are not."""
+    words = ["".join(dice.choices("etaoinshrdlucmfwypvbgkqjxz", k=dice.randint(2, 9))) for _ in range(8000)]
+    weights = [1 / (rank + 3) for rank in range(len(words))]
+
+    def sentence() -> str:
+        text = " ".join(dice.choices(words, weights, k=32))
+        return f"{text[:175].capitalize()} #W{dice.randrange(10**7)} {dice.random() * 100:.2f}"
+
+    return [sentence() for _ in range(3000)]
+
+
+def play(sink: EpisodeSink, pool: Sequence[str], dice: random.Random) -> None:
+    """Tell a sink of one whole episode."""
+    text = dice.choice
+
+    def tell(kind: EventKind, data: dict[str, Any], step: str = "prompt") -> None:
+        sink.event(Event(kind, time.time(), step, 0 if step == "prompt" else None, data))
+
+    header = RunHeader(
+        task_id=f"task-{dice.randrange(64)}",
+        bundle_name="retail",
+        bundle_version="1.0.0",
+        params={"order": "#W1234567"},
+        tags=("short",),
+        bundle_root="/bundles/retail",
+    )
+    sink.opened(header)
+    tell(EventKind.STEP_STARTED, {"kind": "prompt"})
+    start = {"agent": "agent", "kind": "played", "system_prompt": pool[0], "prompt": text(pool), "tools": TOOLS}
+    tell(EventKind.TURN_STARTED, start)
+    for number in range(5):
+        call_id, tool, order = f"call-{number}", TOOLS[number % 4]["name"], f"#W{dice.randrange(10**7)}"
+        raw = json.dumps({"order_id": order})
+        calls = [{"id": call_id, "name": tool, "arguments": raw}]
+        counts = {"prompt_tokens": 900 + 100 * number, "sampled_tokens": 50}
+        message = {"role": "assistant", "content": text(pool), "tool_calls": calls}
+        tell(EventKind.MESSAGE, {"message": message, "index": 2 * number, **counts})
+        tell(EventKind.CALL, {"call_id": call_id, "tool": tool, "arguments": {"order_id": order}, "raw": raw})
+        answer = {"call_id": call_id, "tool": tool, "text": text(pool), "is_error": number == 4, "ends_turn": False}
+        tell(EventKind.ANSWER, {**answer, "duration_s": 0.01})
+        message = {"role": "assistant", "content": text(pool)}
+        tell(EventKind.MESSAGE, {"message": message, "index": 2 * number + 1, **counts})
+    tell(EventKind.TURN_ENDED, {"reply": "Done."})
+    tell(EventKind.STEP_ENDED, {"duration_s": 1.0})
+    tell(EventKind.STEP_STARTED, {"kind": "verify"}, "check")
+    tell(EventKind.SCORE, {"value": 0.5, "explanation": text(pool), "metrics": {}}, "check")
+    tell(EventKind.STEP_ENDED, {"duration_s": 0.1}, "check")
+    scores = {"check": Score(step="check", value=0.5)}
+    sink.ended(EpisodeResult(outcome=Outcome.COMPLETED, run_id=sink.run_id, scores=scores))
+    if not isinstance(sink, NullSink):
+        sink.set_reward(dice.random())  # type: ignore[attr-defined]
+
+
+def packed_rows(
+    pool: Sequence[str], dice: random.Random, runs: int
+) -> list[tuple[tuple[Any, ...], list[tuple[Any, ...]]]]:
+    """The rows that some recorded runs have, to insert again: as many as `runs`, 500 different ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        with RunIndex.open(folder) as index:
+            for _ in range(500):
+                play(index.run("g", labels=LABELS), pool, dice)
+        with closing(sqlite3.connect(Path(folder) / "index.sqlite3")) as conn:
+            found = [
+                (
+                    row[1:],
+                    conn.execute("SELECT first_seq, count, body FROM chunks WHERE run_key = ?", row[:1]).fetchall(),
+                )
+                for row in conn.execute("SELECT * FROM runs").fetchall()
+            ]
+    return [found[number % len(found)] for number in range(runs)]
+
+
+def plain_database(folder: str) -> sqlite3.Connection:
+    conn = sqlite3.connect(Path(folder) / "plain.sqlite3", isolation_level=None, timeout=60)
+    conn.execute("PRAGMA journal_mode=WAL")
+    conn.execute("PRAGMA synchronous=NORMAL")
+    conn.execute(
+        f"CREATE TABLE IF NOT EXISTS runs (key INTEGER PRIMARY KEY, {', '.join(f'c{at}' for at in range(29))})"
+    )
+    conn.execute("CREATE TABLE IF NOT EXISTS chunks (run_key, first_seq, count, body)")
+    return conn
+
+
+def insert_plainly(conn: sqlite3.Connection, rows: Sequence[tuple[tuple[Any, ...], list[tuple[Any, ...]]]]) -> None:
+    for first in range(0, len(rows), 100):
+        conn.execute("BEGIN IMMEDIATE")
+        for row, chunks in rows[first : first + 100]:
+            names, marks = ", ".join(f"c{at}" for at in range(len(row))), ", ".join("?" * len(row))
+            key = conn.execute(f"INSERT INTO runs ({names}) VALUES ({marks})", row).lastrowid
+            conn.executemany("INSERT INTO chunks VALUES (?, ?, ?, ?)", [(key, *chunk) for chunk in chunks])
+        conn.execute("COMMIT")
+
+
+async def loop_lag(*, is_recorded: bool) -> list[float]:
+    """How late sleeps end on a loop that plays, in seconds."""
+    pool, dice = texts(random.Random(7)), random.Random(1)
+    lags: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            start = time.perf_counter()
+            await asyncio.sleep(0.005)
+            lags.append(time.perf_counter() - start - 0.005)
+
+    with tempfile.TemporaryDirectory() as folder, RunIndex.open(folder) as index:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch())
+            start = time.perf_counter()
+            for number in range(1500):
+                play(index.run("g", labels=LABELS) if is_recorded else NullSink(), pool, dice)
+                await asyncio.sleep(max(0.0, start + number / 300 - time.perf_counter()))
+            watching.cancel()
+        return lags
+
+
+def record_until_killed(folder: str, pool: Sequence[str], dice: random.Random) -> None:
+    """Play and say when each run had ended; some ten runs are under way at any time."""
+    index = RunIndex.open(folder)
+    while True:
+        sink = index.run("grid/train/step-0001", labels=LABELS)
+        play(sink, pool, dice)
+        sys.stdout.write(f"{sink.run_id} {time.time()}\n")
+        sys.stdout.flush()
+        if index._writer.waiting_bytes > 1 << 20:
+            time.sleep(0.01)
+
+
+def kills(times: int) -> None:
+    """Kill a writer at random moments."""
+    dice = random.Random(5)
+    console = Console()
+    finished = missing = unsound = 0
+    worst_s = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(times):
+            worker = start_worker("kill", folder, 0, number)
+            line(worker)
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+            first = line(worker)
+            time.sleep(dice.uniform(0.0, 0.4))
+            worker.send_signal(signal.SIGKILL)
+            killed_at = time.time()
+            told = (first + worker.communicate()[0]).splitlines()
+            with closing(sqlite3.connect(Path(folder) / "index.sqlite3")) as conn:
+                unsound += conn.execute("PRAGMA integrity_check").fetchone()[0] != "ok"
+                states = dict(conn.execute("SELECT run_id, state FROM runs").fetchall())
+            for each in told:
+                run_id, _, ended_at = each.partition(" ")
+                if len(run_id) != 16 or "." not in ended_at:
+                    continue  # cut off by the kill
+                finished += 1
+                if states.get(run_id) != "completed":
+                    late_s = killed_at - float(ended_at)
+                    worst_s = max(worst_s, late_s)
+                    missing += late_s > LATE_S
+            with RunIndex.open(folder) as index:
+                assert not any(group.states[RunState.RUNNING] for group in index.groups())
+                if number % 20 == 19:
+                    index.delete_group("grid")
+    console.print(
+        f"killed {times} times: {finished} runs had ended; {unsound} times the file was not sound; {missing} runs were missing"
+        f" that had ended over {1000 * LATE_S:.0f} ms before; the longest that was lost was {1000 * worst_s:.0f} ms"
+    )
+
+
+if __name__ == "__main__":
+    main()
