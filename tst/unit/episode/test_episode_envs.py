@@ -171,6 +171,43 @@ async def test_what_an_agent_left_for_every_python_to_run_is_not_run_by_a_verifi
     assert result.scores["command"].value == 0
 
 
+FORGE = (
+    "(while [ -d /run/agent-env ]; do for file in score.json $(find /run /tmp -name score.json -o -name check.sh); do "
+    "echo 1 >$file; done; kill -9 $(pgrep -f check.sh); : >forged; done) >/dev/null 2>&1 & until test -e forged; do :; done"
+)
+GRADE = """
+rm forged; until test -e forged; do :; done
+echo 0.25 >$AGENT_ENV_SCORE
+rm forged; until test -e forged; do :; done
+"""
+
+
+@needs_bwrap
+async def test_what_an_agent_left_running_writes_no_score(write: MakeFolder) -> None:
+    """It goes on while the verifier runs, and writes 1 wherever it can; the score is the verifier's."""
+    task = (
+        'id: a\nprompt: x\nverify: {command: "sh $AGENT_ENV_VERIFIER/check.sh", files: verifiers/tests, '
+        "score_file: score.json, timeout_s: 30}\n"
+    )
+    files = {**BOX, "verifiers/tests/check.sh": GRADE, "tasks/a.yaml": task}
+    result = await play(load_bundle(write(files)).task("a"), calls(("bash", json.dumps({"command": FORGE}))))
+    assert result.scores["command"].value == 0.25
+
+
+@needs_bwrap
+async def test_a_server_that_an_agent_left_running_is_there_for_a_verifier(write: MakeFolder) -> None:
+    """It is what the agent was asked for, say; and the verifier runs a program of the agent's where the agent did."""
+    check = (
+        "until python3 $AGENT_ENV_VERIFIER/get.py >$TMPDIR/page 2>/dev/null; do :; done\n"
+        'test "$(cat $TMPDIR/page)" = "$($AGENT_ENV_AS_AGENT python3 sum.py)"\n'
+    )
+    get = "import urllib.request as u; print(u.urlopen('http://localhost:8000').read().decode())\n"
+    files = {**BOX, "verifiers/tests/check.sh": check, "verifiers/tests/get.py": get}
+    serve = "mkdir www && echo 2 >www/index.html && cd www && (setsid python3 -m http.server 8000 >/dev/null 2>&1 &)"
+    result = await play(load_bundle(write(files)).task("a"), calls(("bash", json.dumps({"command": serve}))))
+    assert result.scores["command"].value == 1
+
+
 @needs_bwrap
 @pytest.mark.parametrize(
     ("command", "kind"), [("exit 3", FailureKind.RUN_STEP), ("sleep 60", FailureKind.STEP_TIMEOUT), ("true", None)]
