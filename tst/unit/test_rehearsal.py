@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -143,3 +145,92 @@ def test_skills_that_an_agent_is_not_shown_are_noted(shop: dict[str, str], write
         "1 task ('a'): skills are given to an agent that is not shown them, write skills: true in the agent, or a trainer"
         " leaves the task out"
     ]
+
+
+def with_state(shop: dict[str, str], *, ignore: str, tasks: int = 1, **files: str) -> dict[str, str]:
+    """The shop, whose tasks have a state verifier that leaves places out."""
+    universe = '{"stock": 10, "orders": {"A": {"status": "new", "updated_at": 1, "items": [{"id": 1, "seen": 0}]}}}'
+    verify = f"verify: {{state: store, equals: gold, {ignore}}}\n"
+    made = {
+        f"tasks/t{index}.yaml": f"id: t{index}\nparams: {{count: 3}}\nprompt: x\n{verify}{GOLD}"
+        for index in range(tasks)
+    }
+    return {**shop, "universes/store.json": universe, **made, **files}
+
+
+@pytest.mark.parametrize(
+    ("ignore", "near"),
+    [
+        ("ignore: [/orders/*/updatd_at]", "/orders/*/updated_at"),
+        ("ignore: [/ordres/*/updatd_at]", "/orders/*/updated_at"),
+        ("ignore: [/updated_at]", "/**/updated_at"),
+        ("ignore: [/orders/A/items/0/sen]", "/orders/A/items/0/seen"),
+        ("unordered: [/orders/*/item]", "/orders/*/items"),
+        ("ignore: ['/**/updatedat']", None),
+    ],
+)
+def test_a_place_that_is_nowhere_is_noted_with_what_is_like_it(
+    shop: dict[str, str], write_bundle: WriteBundle, ignore: str, near: str | None
+) -> None:
+    """It leaves nothing out. No problem: it may be there for other agents than gold."""
+    path = write_bundle(with_state(shop, ignore=ignore, tasks=2))
+    notes = [note for note in asyncio.run(rehearse(load_bundle(path))).notes if "nothing is at" in note]
+    written = ignore.partition("[")[2].removesuffix("]").strip("'")
+    said = (
+        f"2 tasks ('t0', 't1'): nothing is at '{written}' in the state of env 'store', which the verifier leaves out,"
+        f" did you mean '{near}'?"
+    )
+    assert notes == ([] if near is None else [said])
+
+
+def test_a_place_that_only_gold_makes_or_that_another_task_has_is_somewhere(
+    shop: dict[str, str], write_bundle: WriteBundle
+) -> None:
+    """So is one that only other agents may make: nothing is like it."""
+    env = shop["envs/store.py"].replace(
+        'self.state["stock"] -= count', 'self.state["orders"]["A"]["updated_by"] = {"id": self.task_id}'
+    )
+    ignore = "ignore: [/orders/A/updated_by/id, /stock, /orders/*/items/*/seen, /log/*/at, '/**/id']"
+    path = write_bundle(with_state(shop, ignore=ignore, **{"envs/store.py": env}))
+    assert asyncio.run(rehearse(load_bundle(path))).nowhere == []
+
+
+def test_a_place_in_a_database_is_a_table_and_a_column(shop: dict[str, str], write_bundle: WriteBundle) -> None:
+    """Of any key: which rows there are is the agent's to change."""
+    path = write_bundle(
+        with_state(shop, ignore="ignore: [/orders/7/amount, /orders/*/upated_at, /oders/*, '/**/amount']")
+    )
+    with closing(sqlite3.connect(path / "universes/store.db")) as database, database:
+        database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, amount INTEGER, updated_at TEXT)")
+    for name, old, new in [
+        ("bundle.yaml", "store.json", "store.db"),
+        ("envs/store.py", 'self.state["stock"] -= count', "self.state.execute('INSERT INTO orders VALUES (1, 2, 3)')"),
+        ("envs/store.py", 'self.state["stock"]', "0"),
+    ]:
+        (path / name).write_text((path / name).read_text().replace(old, new))
+    found = asyncio.run(rehearse(load_bundle(path), [load_bundle(path).task("t0")]))
+    assert [(place.path, place.near) for place in found.nowhere] == [
+        ("/orders/*/upated_at", "/orders/*/updated_at"),
+        ("/oders/*", "/orders/*"),
+    ]
+
+
+def test_a_place_in_a_directory_is_a_file(shop: dict[str, str], write_bundle: WriteBundle) -> None:
+    """By the names of the folders that it is in."""
+    files = with_state(shop, ignore="ignore: [/out/log.txt, /out/lgo.txt]")
+    path = write_bundle({**files, "universes/store/out/log.txt": "", "universes/store/stock.txt": "10"})
+    (path / "bundle.yaml").write_text((path / "bundle.yaml").read_text().replace("store.json", "store"))
+    code = (path / "envs/store.py").read_text()
+    code = code.replace('self.state["stock"] -= count', "(self.state / 'stock.txt').write_text('7')")
+    (path / "envs/store.py").write_text(code.replace('self.state["stock"]', "7"))
+    found = asyncio.run(rehearse(load_bundle(path), [load_bundle(path).task("t0")]))
+    assert [(place.path, place.near) for place in found.nowhere] == [("/out/lgo.txt", "/out/log.txt")]
+
+
+def test_places_that_are_nowhere_are_in_the_json(shop: dict[str, str], write_bundle: WriteBundle) -> None:
+    """For a program."""
+    path = write_bundle(with_state(shop, ignore="ignore: [/orders/*/updatd_at]"))
+    said = json.loads(CliRunner().invoke(root, ["validate", "--json", str(path)]).stdout)
+    assert said["ok"]
+    place = {"env": "store", "path": "/orders/*/updatd_at", "near": "/orders/*/updated_at", "tasks": ["t0"]}
+    assert said["nowhere"] == [place]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -73,6 +74,7 @@ def _print_json(bundle: Bundle | None, problems: list[Problem], rehearsal: Rehea
         "refused": rehearsal.refused,
         "other_turns": rehearsal.other_turns,
         "unshown_skills": rehearsal.unshown_skills,
+        "nowhere": [asdict(place) for place in rehearsal.nowhere],
     }
     click.echo(json.dumps({"ok": not problems, **counts, **played, "problems": listed}, indent=2))
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from agent_env._wording import counted
 from agent_env.bundle import Bundle, DeployEnv, Task, names_or_closest
@@ -39,6 +40,8 @@ class GoldAnswers:
 
     run_id: str = field(default_factory=new_run_id)
     errors: list[CallError] = field(default_factory=list[CallError])
+    states: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """What is said of the state of each env."""
     turns: int = 0
     """Turns of whoever is played."""
     _tools: tuple[str, ...] = ()
@@ -49,6 +52,8 @@ class GoldAnswers:
     def event(self, event: Event) -> None:
         """Keep an answer that is an error, and count the turns."""
         data = event.data
+        if event.kind is EventKind.STATE:
+            self.states[data["env"]] = data
         if event.kind is EventKind.TURN_STARTED and data["kind"] == "played":
             self.turns += 1
             self._tools = tuple(tool["name"] for tool in data["tools"])

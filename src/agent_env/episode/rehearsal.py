@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from agent_env._wording import counted
 from agent_env.bundle import AddSkills, Bundle, Conversation, JudgeVerifier, Prompt, Task, Verify
+from agent_env.episode._nowhere import Nowhere, NowherePlace
 from agent_env.episode._rehearsed import Causes, GoldAnswers
 from agent_env.episode.gold import gold_player
 from agent_env.episode.limits import Limits
@@ -47,6 +48,8 @@ class Rehearsal:
     """Tasks whose reward is the same for gold and for doing nothing: alone they teach nothing."""
     unshown_skills: list[str] = field(default_factory=list[str])
     """Tasks that give an agent skills which it is not shown: a trainer leaves them out."""
+    nowhere: list[NowherePlace] = field(default_factory=list[NowherePlace])
+    """Places that state verifiers leave out, and that are nowhere; something like them is."""
     asks_models: list[str] = field(default_factory=list[str])
     """Tasks that were left out, because playing them asks a model."""
 
@@ -63,6 +66,9 @@ class Rehearsal:
         if self.unshown_skills:
             fix = "write skills: true in the agent, or a trainer leaves the task out"
             lines.append(f"{_some(self.unshown_skills)}: skills are given to an agent that is not shown them, {fix}")
+        for place in self.nowhere:
+            what = f"nothing is at '{place.path}' in the state of env '{place.env}', which the verifier leaves out"
+            lines.append(f"{_some(place.tasks)}: {what}, did you mean '{place.near}'?")
         if self.asks_models:
             lines.append(f"{_some(self.asks_models)}: not played, for that asks a model")
         return lines
@@ -89,14 +95,14 @@ async def rehearse(
         unshown_skills=[task.id for task in bundle.tasks.values() if _gives_unshown_skills(task)],
     )
     todo = [task for task in chosen if not _asks_a_model(task)]
-    causes = Causes(bundle, env_lines or {})
+    causes, nowhere = Causes(bundle, env_lines or {}), Nowhere()
     done = 0
     waiting = iter(todo)
 
     async def work() -> None:
         nonlocal done
         for task in waiting:
-            await _one(task, found, causes)
+            await _one(task, found, causes, nowhere)
             done += 1
             if progress is not None:
                 progress(done, len(todo))
@@ -108,10 +114,13 @@ async def rehearse(
     for listed in (found.constant, found.refused, found.other_turns):
         listed.sort(key=order.__getitem__)
     found.problems += causes.problems()
+    found.nowhere += nowhere.places()
+    for place in found.nowhere:
+        place.tasks.sort(key=order.__getitem__)
     return found
 
 
-async def _one(task: Task, found: Rehearsal, causes: Causes) -> None:
+async def _one(task: Task, found: Rehearsal, causes: Causes, nowhere: Nowhere) -> None:
     found.played += 1
     answers = GoldAnswers()
     gold = await play(task, gold_player(task), sink=answers, limits=_LIMITS)
@@ -120,6 +129,7 @@ async def _one(task: Task, found: Rehearsal, causes: Causes) -> None:
         return
     if causes.broke(task, answers.errors):
         return
+    await nowhere.look(task, answers.states)
     if answers.errors:
         found.refused.append(task.id)
     if answers.turns != len(task.gold or ()):
