@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent_env import FailureKind, Score
+from agent_env import FailureKind, Score, load_bundle
 from agent_env.bundle import Command, CommandVerifier, SandboxProvider, SandboxSpec
+from agent_env.errors import BundleError
 from agent_env.sandbox.contract import Sandbox
 from agent_env.sandbox.host import open_host
 from agent_env.verify.command import command_score
@@ -183,7 +184,25 @@ async def test_what_an_agent_writes_under_the_file_s_name_is_no_score(
     assert (await box.run("test -e out")).is_ok
 
 
-@pytest.mark.parametrize("place", ["/tmp/score.json", "../score.json", ".", "a/../../b"])
+PLACES = ["/tmp/score.json", "../score.json", ".", "a/../../b"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_score_file_outside_is_a_problem_of_the_bundle(tmp_path: Path, place: str) -> None:
+    """Said when it is loaded, with the line."""
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "bundle.yaml").write_text("name: b\nsandboxes: {s: {}}\nenvs: {box: {sandbox: s}}\n")
+    task = f"id: a\nprompt: x\nverify: {{command: 'true', score_file: '{place}'}}\n"
+    (tmp_path / "tasks" / "a.yaml").write_text(task)
+    with pytest.raises(BundleError) as caught:
+        load_bundle(tmp_path)
+    assert str(caught.value) == (
+        f"tasks/a.yaml:3: 'score_file' is '{place}', where an agent could write, write a name, as in score.json, and have the "
+        'command write to "$AGENT_ENV_SCORE"'
+    )
+
+
+@pytest.mark.parametrize("place", PLACES)
 async def test_a_score_file_outside_the_verifier_s_folder_is_refused(score: ScoreIt, place: str) -> None:
     """An agent could write there; the message says where to write instead."""
     with pytest.raises(StepFailedError) as caught:

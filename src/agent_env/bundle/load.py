@@ -282,6 +282,11 @@ class _Reader:
             python = self._references.python(written.python, document, ("sandboxes", name, "python"))
             if python is None:
                 return None
+        binds: dict[str, Path] = {}
+        for place, folder in written.binds.items():
+            found = self._references.folder(folder, document, ("sandboxes", name, "binds", place))
+            if found is not None:
+                binds[place] = self._files.root / found
         return SandboxSpec(
             provider=SandboxProvider(written.provider),
             python=python,
@@ -293,6 +298,7 @@ class _Reader:
             output_chars=written.output_chars,
             environment=written.env,
             setup=tuple(written.setup),
+            binds=binds,
         )
 
     def _agents(self, header: BundleFile, models: Mapping[str, ModelSpec], document: Document) -> dict[str, AgentSpec]:

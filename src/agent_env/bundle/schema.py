@@ -5,6 +5,7 @@ What the values refer to (files, envs, agents) is for `load.py` to follow.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -75,9 +76,19 @@ class SandboxFile(Shape):
     """Environment variables of its commands."""
     setup: list[str] = []
     """Shell commands that are run before the first call."""
+    binds: dict[str, str] = {}
+    """Folders of the bundle that are there to be read, with `bwrap` and `docker`: `{/opt/packages: sandboxes/packages}`."""
 
     @model_validator(mode="after")
     def _fits_its_provider(self) -> SandboxFile:
+        for place in self.binds:
+            if not re.fullmatch(r"/opt/\w[\w.-]*", place):
+                raise misfit(
+                    f"'{place}' is no place for a folder in a sandbox", "write one in /opt, as in /opt/packages"
+                )
+        if self.binds and self.provider not in ("bwrap", "docker"):
+            what = f"a sandbox of provider '{self.provider}' says 'binds'"
+            raise misfit(what, "write provider: bwrap or docker, or leave binds out")
         for key, provider in (("python", "python"), ("image", "docker")):
             said = getattr(self, key) is not None
             if said and self.provider != provider:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -223,7 +224,15 @@ class VerifyCommand(VerifyFile):
     files: str | None = None
     """A folder of the bundle that is there just for the command, in `$AGENT_ENV_VERIFIER`."""
     score_file: Annotated[str, Field(min_length=1)] | None = None
-    """The file in the sandbox that the command writes a number to, or `{"score": ..., "explanation": ...}`."""
+    """The name of the file, at `$AGENT_ENV_SCORE`, that the command writes a number to, or `{"score": ..., "explanation": ...}`."""
+
+    @model_validator(mode="after")
+    def _scores_in_a_folder_of_its_own(self) -> VerifyCommand:
+        path = PurePosixPath(self.score_file or "score")
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            fix = 'write a name, as in score.json, and have the command write to "$AGENT_ENV_SCORE"'
+            raise misfit(f"'score_file' is '{path}', where an agent could write", fix)
+        return self
 
 
 class CallPatternFile(Shape):

@@ -97,6 +97,8 @@ class SandboxSpec:
     """Environment variables of its commands."""
     setup: tuple[str, ...] = ()
     """Shell commands that are run before the first call; one that fails fails the episode."""
+    binds: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Folders of this machine that are there to be read, by their path in it, below `/opt`; with `bwrap` and `docker`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

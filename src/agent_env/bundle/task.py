@@ -162,7 +162,8 @@ class CommandVerifier:
 
     command: Command
     score_file: str | None = None
-    """The file in the sandbox with a number, or with JSON as a Python verifier returns it; None is the exit code."""
+    """The file, in a folder of the verifier's own, with a number, or with JSON as a Python verifier returns it; None is the exit
+    code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -68,7 +68,14 @@ class Jail:
 
 @contextmanager
 def jail_command(
-    jail: Jail, *, work: Path, files: Path, uid: int | None, network: bool, memory_bytes: int
+    jail: Jail,
+    *,
+    work: Path,
+    files: Path,
+    uid: int | None,
+    network: bool,
+    memory_bytes: int,
+    binds: Mapping[str, Path] | None = None,
 ) -> Generator[tuple[Sequence[str], Sequence[int]]]:
     """How to start a program in a jail: the command that comes before it, and the file descriptors that it needs.
 
@@ -79,6 +86,7 @@ def jail_command(
         uid: Whose it is, where root is given up.
         network: Whether it has the machine's network.
         memory_bytes: How much memory it has; half of it may be files in /tmp, half files in its home, half a verifier's.
+        binds: Folders of the machine that can be read, by their path in the jail.
 
     Yields:
         Both. The file descriptors are closed with the block: start the program in it.
@@ -105,6 +113,8 @@ def jail_command(
             argv += ["--ro-bind", str(jail.python_dir), str(jail.python_dir)]
         argv += _temporary(memory_bytes)
         argv += ["--ro-bind", str(files), str(VERIFIERS_DIR / "files"), "--bind", str(work), str(ROOT)]
+        for place, folder in (binds or {}).items():
+            argv += ["--ro-bind", str(folder), place]
         argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(ROOT), "--", jail.python]
         yield argv, fds
 

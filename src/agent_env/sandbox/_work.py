@@ -15,7 +15,7 @@ from agent_env._cleanup import remove_tree
 from agent_env.errors import SandboxUnavailableError
 from agent_env.sandbox._blocking import in_thread
 
-__all__ = ["work_folder"]
+__all__ = ["check_way", "work_folder"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ async def work_folder(files: Path | None, folder: Path, *, uid: int | None) -> A
         elif uid is not None:
             await in_thread(partial(_give, work, uid), what=f"giving {work} to a sandbox")
         if uid is not None:
-            _check_way(work)
+            check_way(work, or_else="set TMPDIR")
         yield work
     finally:
         is_lent = uid is not None
@@ -62,11 +62,20 @@ def _give(work: Path, uid: int) -> None:
         raise SandboxUnavailableError(f"{work} cannot be given to the sandbox's user: {said}")
 
 
-def _check_way(work: Path) -> None:
-    for folder in work.resolve().parents:
+def check_way(path: Path, *, or_else: str) -> None:
+    """See whether a sandbox's user, where that is another one, can come to what is in a folder.
+
+    Args:
+        path: What is in it.
+        or_else: What to do instead of opening the folders above.
+
+    Raises:
+        SandboxUnavailableError: When it cannot.
+    """
+    for folder in path.resolve().parents:
         if not folder.stat().st_mode & 0o001:
             raise SandboxUnavailableError(
-                f"{folder} is closed to the user that the sandbox runs as instead of root: chmod o+x it, or set TMPDIR"
+                f"{folder} is closed to the user that the sandbox runs as instead of root: chmod o+x it, or {or_else}"
             )
 
 

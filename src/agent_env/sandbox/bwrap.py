@@ -24,7 +24,7 @@ from agent_env.sandbox._place import base_dir, sandbox_folder
 from agent_env.sandbox._supervised import Workplace
 from agent_env.sandbox._uids import leased_uid
 from agent_env.sandbox._verifier_files import VerifierFiles
-from agent_env.sandbox._work import work_folder
+from agent_env.sandbox._work import check_way, work_folder
 from agent_env.sandbox.contract import Sandbox
 
 __all__ = ["open_bwrap"]
@@ -47,6 +47,8 @@ async def open_bwrap(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator
         owner, folder = stack.enter_context(sandbox_folder())
         uid = stack.enter_context(leased_uid(base_dir())) if os.geteuid() == 0 else None
         work = await stack.enter_async_context(work_folder(files, folder, uid=uid))
+        for bind in spec.binds.values() if uid is not None else ():
+            check_way(bind / "what is in it", or_else="keep the bundle elsewhere")
         for_verifiers = VerifierFiles(folder / "verifiers", gid=uid)
         entered, is_limited = stack.enter_context(limits(f"{owner.name}-{folder.name}", spec))
 
@@ -54,7 +56,13 @@ async def open_bwrap(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator
             @contextmanager
             def command() -> Generator[tuple[Sequence[str], Sequence[int]]]:
                 jailed = jail_command(
-                    jail, work=work, files=for_verifiers.path, uid=uid, network=spec.network, memory_bytes=memory_bytes
+                    jail,
+                    work=work,
+                    files=for_verifiers.path,
+                    uid=uid,
+                    network=spec.network,
+                    memory_bytes=memory_bytes,
+                    binds=spec.binds,
                 )
                 with jailed as (argv, fds):
                     yield [*entered, *argv], fds

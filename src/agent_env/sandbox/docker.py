@@ -66,8 +66,9 @@ async def open_docker(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerato
     """
     async with _open_engine(removes=True) as (engine, name):
         network = () if spec.network else ("--network", "none")
+        binds = [word for place, folder in spec.binds.items() for word in ("--volume", f"{folder}:{place}:ro")]
         started = await engine.do(
-            *("run", *_options(spec, name), "--hostname", "sandbox", "--volume", str(ROOT), *network),
+            *("run", *_options(spec, name), "--hostname", "sandbox", "--volume", str(ROOT), *binds, *network),
             *("--entrypoint", "sleep", str(spec.image), "infinity"),
         )
         if not started.is_ok:

@@ -50,13 +50,17 @@ async def open_verifier_side(sandbox: Sandbox, files: Sequence[PlacedFile] = ())
         place = sandbox.private_dir / f"verifier-{token_hex(8)}"
         stack.push_async_callback(remove_inside, sandbox, place)
         await _write(sandbox, place / "files", files)
-        await sandbox.run(["mkdir", "-p", "--", str(place / "files"), str(place / "own")])
+        await sandbox.run(["mkdir", "-p", "--", *(str(place / name) for name in ("files", "own", "tmp"))])
         yield VerifierSide(
             sandbox=sandbox,
             files=place / "files",
             own=place / "own",
             is_apart=False,
-            environment={FILES_VARIABLE: str(place / "files"), AS_AGENT_VARIABLE: ""},
+            environment={
+                FILES_VARIABLE: str(place / "files"),
+                AS_AGENT_VARIABLE: "",
+                "TMPDIR": str(place / "tmp"),
+            },
         )
 
 

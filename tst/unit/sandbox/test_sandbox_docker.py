@@ -98,6 +98,13 @@ async def test_with_the_network_it_is_left_as_docker_has_it(docker: Docker) -> N
         assert "--network" not in docker.asked("run")[0]
 
 
+async def test_a_folder_of_the_bundle_is_there_to_be_read(docker: Docker, tmp_path: Path) -> None:
+    """The machine's own folder, as a volume that cannot be written; the verifier's container has the agent's volumes."""
+    async with docker.open(binds={"/opt/packages": tmp_path}):
+        (options,) = docker.asked("run")
+    assert options[options.index(f"{tmp_path}:/opt/packages:ro") - 1] == "--volume"
+
+
 async def test_commands_and_files(docker: Docker, tmp_path: Path) -> None:
     """As in any sandbox."""
     files = tmp_path / "files"
