@@ -19,6 +19,7 @@ from agent_env.runs.record import (
     RunSummary,
     SampledTokens,
     SearchHit,
+    SearchPage,
     ToolCount,
     place_of,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "RunSummary",
     "SampledTokens",
     "SearchHit",
+    "SearchPage",
     "ToolCount",
     "place_of",
 ]

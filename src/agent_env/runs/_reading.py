@@ -30,7 +30,16 @@ from agent_env.runs.record import (
     place_of,
 )
 
-__all__ = ["Reader", "read_groups", "read_page", "read_record", "read_sampled", "read_summary", "summary_of"]
+__all__ = [
+    "Reader",
+    "read_groups",
+    "read_page",
+    "read_record",
+    "read_sampled",
+    "read_summary",
+    "summaries_by_key",
+    "summary_of",
+]
 
 _LIMIT_S = 10.0
 _PAGE_BYTES = 4 << 20
@@ -191,6 +200,15 @@ def read_summary(conn: sqlite3.Connection, run_id: str) -> RunSummary:
         UsageError: When no run, or more than one, has such an id.
     """
     return summary_of(_run_row(conn, run_id))
+
+
+def summaries_by_key(conn: sqlite3.Connection, keys: Sequence[int]) -> dict[int, RunSummary]:
+    """Runs by their keys; those that are gone are left out."""
+    rows = conn.execute(
+        f"{_RUN} WHERE r.key IN (SELECT value FROM json_each(:keys))",
+        {"keys": json.dumps(keys), "dead": dead_json(conn)},
+    )
+    return {row["key"]: summary_of(row) for row in rows}
 
 
 def read_record(conn: sqlite3.Connection, run_id: str, *, first: int = 0, limit: int = 200) -> RunRecord:

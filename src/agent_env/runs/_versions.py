@@ -140,7 +140,8 @@ CREATE UNIQUE INDEX tokens_by_run ON tokens (run_key, message);
 
 -- The words of each chunk, by its key. Those of deleted chunks stay until the index is built anew.
 -- Which chunks have a word and not where in them: what is found is read again.
-CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize='unicode61');
+CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none,
+    tokenize="unicode61 categories 'L* N* Co So Mn Mc'");
 
 -- Words are put in after chunks are written: up to which chunk there are words of this writer's, and chunks.
 ALTER TABLE writers ADD COLUMN words_to INTEGER NOT NULL DEFAULT 0;

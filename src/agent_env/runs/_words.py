@@ -11,18 +11,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-__all__ = ["TEXT_CHARS", "as_pairs", "as_signs", "searchable"]
+__all__ = ["TEXT_CHARS", "TOKENIZER", "as_pairs", "as_read", "as_signs", "searchable", "terms_of"]
 
 TEXT_CHARS = 20_000
 """Of each text, what is searched."""
 _JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
-# Scripts that put no spaces between words: kana, Han, Hangul, full-width forms and the planes of rarer signs; Thai, Lao,
+TOKENIZER = """tokenize="unicode61 categories 'L* N* Co So Mn Mc'" """
+"""How SQLite splits a text into words: letters with their marks, numbers and pictures; case and accents make no difference."""
+
+# Scripts that put no spaces between words: kana, Han, Hangul, half-width forms and the planes of rarer signs; Thai, Lao,
 # Khmer and Burmese.
-_UNSPACED = re.compile(
+_UNSPACED = (
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f"
     "\U00020000-\U0003ffff]+"
 )
+_PICTURES = "[\u2190-\u2bff\U0001f000-\U0001faff]"
+_SIGNS = re.compile(f"({_UNSPACED})|{_PICTURES}")
+_GAP = re.compile(f"(?<={_UNSPACED[:-1]}) +(?={_UNSPACED[:-1]})")
 
 
 def searchable(kind: str, data: Mapping[str, Any]) -> str:
@@ -51,35 +57,58 @@ def searchable(kind: str, data: Mapping[str, Any]) -> str:
 
 
 def as_pairs(text: str) -> str:
-    """What the search index is given: runs of a script without spaces as overlapping pairs of signs.
+    """What the search index is given: runs of a script without spaces as overlapping pairs of signs, pictures one by one.
 
     The index knows which chunks have a word and not where: a pair says more than a sign does.
     """
-    text = _written(text)
-    return text if text.isascii() else _UNSPACED.sub(_pairs, text)
+    text = written(text)
+    return text if text.isascii() else _SIGNS.sub(_pairs, text)
 
 
 def as_signs(text: str) -> str:
     """The text with each sign of such a script as a word of its own, to look for a phrase in."""
-    text = _written(text)
-    return text if text.isascii() else _UNSPACED.sub(_signs, text)
+    text = written(text)
+    return text if text.isascii() else _SIGNS.sub(lambda found: f" {' '.join(found[0])} ", text)
 
 
-def _written(text: str) -> str:
-    # SQLite takes no lone surrogate, and a text ends for it at a NUL.
+def as_read(text: str) -> str:
+    """A piece of what `as_signs` made, for people."""
+    return " ".join((text if text.isascii() else _GAP.sub("", text)).split())
+
+
+def terms_of(text: str) -> tuple[str, list[str]]:
+    """What the search index is asked for a text: its words but for such scripts, and of those each pair.
+
+    A sign that stands alone is asked for as a beginning, with `*` behind it.
+    """
+    pairs: list[str] = []
+
+    def take(found: re.Match[str]) -> str:
+        signs = found[1]
+        if signs is None:
+            pairs.append(found[0])
+        elif len(signs) == 1:
+            pairs.append(f"{signs}*")
+        else:
+            pairs.extend(signs[at : at + 2] for at in range(len(signs) - 1))
+        return " "
+
+    return _SIGNS.sub(take, written(text)), pairs
+
+
+def written(text: str) -> str:
+    """The text as SQLite takes it: without lone surrogates, and without NUL, at which a text ends for it."""
     if "\x00" in text:
         text = text.replace("\x00", " ")
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _pairs(found: re.Match[str]) -> str:
-    signs = found[0]
+    signs = found[1]
+    if signs is None:
+        return f" {found[0]} "
     # The last sign stands alone, so that each can be found as the beginning of a word.
     return f" {' '.join(signs[at : at + 2] for at in range(len(signs)))} "
-
-
-def _signs(found: re.Match[str]) -> str:
-    return f" {' '.join(found[0])} "
 
 
 def _message(message: object) -> str:

@@ -18,9 +18,19 @@ from agent_env.runs._batch import delete_some_runs, mark_interrupted
 from agent_env.runs._indexing import catch_up_some, has_left_overs
 from agent_env.runs._reading import Reader, read_groups, read_page, read_record, read_sampled, read_summary
 from agent_env.runs._schema import FILE_NAME, busy_retried, connect_reader, connect_writer, saying
+from agent_env.runs._search import search
 from agent_env.runs._sink import RunSink, new_sink
 from agent_env.runs._writer import Writer
-from agent_env.runs.record import GroupSummary, RunEvent, RunPage, RunRecord, RunState, RunSummary, SampledTokens
+from agent_env.runs.record import (
+    GroupSummary,
+    RunEvent,
+    RunPage,
+    RunRecord,
+    RunState,
+    RunSummary,
+    SampledTokens,
+    SearchPage,
+)
 
 __all__ = ["RunIndex"]
 
@@ -208,6 +218,28 @@ class RunIndex:
         """
         with self._reader.asking() as conn:
             return read_sampled(conn, run_id, first_message=first_message, limit=limit)
+
+    def search(
+        self, text: str, *, group: str = "", after: str | None = None, limit: int = 50, limit_s: float = 2.0
+    ) -> SearchPage:
+        """Find a text in prompts, messages, calls, answers, explanations and failures, the newest first.
+
+        All the words must be in one of them: `refund order`. Quotes ask for words in a row, `"no refund"`, and an asterisk
+        for words that start so, `refund*`. Case and accents make no difference. Nothing else is special.
+
+        Args:
+            text: What to look for.
+            group: Only in this group and those below it; empty for all.
+            after: `next_page` of the page before.
+            limit: Runs on a page.
+            limit_s: Seconds after which the page ends with what was found so far.
+
+        Raises:
+            UsageError: When the text has no word in it, or more than 1,000 characters.
+            RunIndexError: When the index cannot be read.
+        """
+        with self._reader.asking() as conn:
+            return search(conn, text, group=group, after=after, limit=limit, limit_s=limit_s)
 
     def delete_group(self, group: str) -> int:
         """Delete the runs of `group` and of all groups below it, as `grid` has `grid/train/step-0003` below it.

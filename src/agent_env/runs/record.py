@@ -28,6 +28,7 @@ __all__ = [
     "RunSummary",
     "SampledTokens",
     "SearchHit",
+    "SearchPage",
     "ToolCount",
     "place_of",
 ]
@@ -244,6 +245,21 @@ class SearchHit:
     """The event it is in."""
     excerpt: str
     """Some words around it, on one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPage:
+    """Some places where a text was found, those that were written last first; of a run the last one."""
+
+    hits: tuple[SearchHit, ...]
+    next_page: str | None
+    """Pass it as `after` to look further; None when all was looked through. There may be one with few hits or none: a search
+    stops where its time is over."""
+    waiting: int
+    """Chunks of events whose words are not in the search index yet, usually what was written in the last second; counted up
+    to 10,000."""
+    damaged: tuple[str, ...]
+    """Runs that could not be looked through, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

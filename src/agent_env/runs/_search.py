@@ -1,0 +1,228 @@
+"""Finding a text in the runs of an index, the newest first.
+
+The search index says which chunks have all the words; whether one event of a chunk has them, and in which order, is looked up
+in the chunk itself. So "all words in one message" means the same for a run that was written in one piece and for one that was
+written message by message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from agent_env.errors import RunIndexError, UsageError
+from agent_env.runs._codec import decode, unpack
+from agent_env.runs._reading import summaries_by_key
+from agent_env.runs._words import TOKENIZER, as_read, as_signs, searchable, terms_of, written
+from agent_env.runs.record import SearchHit, SearchPage
+
+__all__ = ["search"]
+
+_QUERY_CHARS = 1_000
+_EXCERPT_WORDS = 24
+_EXCERPT_CHARS = 300
+_WINDOW = 20_000
+"""Chunks that the search index is asked about first; later windows are larger."""
+_FEW_GROUPS = 20
+_MOST_WAITING = 10_000
+_PART = re.compile(r'"([^"]*)"|(\S+)')
+
+
+def search(
+    conn: sqlite3.Connection,
+    text: str,
+    *,
+    group: str = "",
+    after: str | None = None,
+    limit: int = 50,
+    limit_s: float = 2.0,
+) -> SearchPage:
+    """Look for `text`; see `RunIndex.search`.
+
+    Raises:
+        UsageError: When there is nothing in it to look for, when it is too long, or `after` is from no page.
+        sqlite3.Error: When the index cannot be read.
+    """
+    if len(text) > _QUERY_CHARS:
+        raise UsageError(f"a text to search for has at most {_QUERY_CHARS} characters, and this one {len(text)}")
+    until = time.monotonic() + limit_s
+    with closing(_EventFinder(text)) as finder:
+        found = _Found(limit=limit)
+        span = _span(conn, group, after)
+        last: int | None = span.last
+        if span.groups != []:
+            last = _look(conn, finder, span, found, until)
+        runs = summaries_by_key(conn, [run_key for run_key, _, _ in found.places])
+    hits = [
+        SearchHit(run=runs[run_key], seq=seq, excerpt=excerpt)
+        for run_key, seq, excerpt in found.places
+        if run_key in runs
+    ]
+    return SearchPage(
+        hits=tuple(hits),
+        next_page=None if last is None or last <= span.first else str(last),
+        waiting=_waiting(conn),
+        damaged=tuple(found.damaged),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """Which chunks are looked through: those with keys from `first` up to but without `last`, of some groups."""
+
+    first: int
+    last: int
+    groups: Sequence[int] | None
+    """None is all of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Found:
+    limit: int
+    places: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """The run's key, the event's place, an excerpt."""
+    damaged: dict[str, None] = field(default_factory=dict[str, None])
+
+
+class _EventFinder:
+    """What is looked for, and a small database in memory that looks for it in the events of a chunk."""
+
+    def __init__(self, text: str) -> None:
+        self._conn = sqlite3.connect(":memory:", isolation_level=None)
+        self._conn.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, {TOKENIZER})")
+        self._conn.execute("CREATE VIRTUAL TABLE terms USING fts5vocab(words, instance)")
+        coarse: list[str] = []
+        exact: list[str] = []
+        for phrase, word in _PART.findall(written(text)):
+            part = phrase or word
+            is_beginning = bool(word) and part.endswith("*")
+            rest, terms = terms_of(part.rstrip("*") if is_beginning else part)
+            terms = [*terms, *self._words(rest)]
+            if not terms:
+                continue  # punctuation alone
+            if is_beginning and not terms[-1].endswith("*"):
+                terms[-1] += "*"
+            coarse += [f'"{term.rstrip("*")}"{"*" if term.endswith("*") else ""}' for term in terms]
+            signs = as_signs(part.rstrip("*") if is_beginning else part).replace('"', " ")
+            exact.append(f'"{signs}"{"*" if is_beginning else ""}')
+        if not coarse:
+            self.close()
+            raise UsageError(f'there is no word in {text[:80]!r} to search for: write one, or a "phrase", or a begin*')
+        self.coarse = " AND ".join(dict.fromkeys(coarse))
+        """For the search index: chunks that may have it."""
+        self._exact = " AND ".join(exact)
+
+    def close(self) -> None:
+        self._conn.close()
+
+    def first_in(self, texts: Sequence[str]) -> tuple[int, str] | None:
+        """Which of some texts has it first, and an excerpt of that."""
+        self._fill(list(map(as_signs, texts)))
+        row = self._conn.execute(
+            f"SELECT rowid, snippet(words, 0, '', '', '…', {_EXCERPT_WORDS}) FROM words WHERE words MATCH ?"
+            " ORDER BY rowid LIMIT 1",
+            (self._exact,),
+        ).fetchone()
+        if row is None:
+            return None
+        excerpt = as_read(row[1])
+        return int(row[0]), excerpt if len(excerpt) <= _EXCERPT_CHARS else f"{excerpt[: _EXCERPT_CHARS - 1]}…"
+
+    def _words(self, text: str) -> list[str]:
+        self._fill([text])
+        return [row[0] for row in self._conn.execute("SELECT term FROM terms ORDER BY doc, offset")]
+
+    def _fill(self, texts: Sequence[str]) -> None:
+        self._conn.execute("BEGIN")
+        self._conn.execute("DELETE FROM words")
+        self._conn.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(texts))
+        self._conn.execute("COMMIT")
+
+
+def _look(conn: sqlite3.Connection, finder: _EventFinder, span: _Span, found: _Found, until: float) -> int | None:
+    """Go through the chunks that have the words; the key before which to go on, None at the end."""
+    groups = None if span.groups is None else set(span.groups)
+    seen: set[int] = set()
+    for first, last in _windows(span):
+        rows = conn.execute(
+            "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid DESC",
+            (finder.coarse, first, last),
+        )
+        for (key,) in rows:
+            chunk = conn.execute(
+                "SELECT c.run_key, r.group_key, r.run_id, c.first_seq, c.codec, c.body FROM chunks c"
+                " JOIN runs r ON r.key = c.run_key WHERE c.key = ?",
+                (key,),
+            ).fetchone()
+            if chunk is None or chunk[0] in seen or (groups is not None and chunk[1] not in groups):
+                if time.monotonic() > until:
+                    return int(key)
+                continue
+            run_key, _, run_id, first_seq, codec, body = chunk
+            try:
+                place = finder.first_in(_texts(body, codec))
+            except RunIndexError:
+                found.damaged[run_id] = None
+                place = None
+            if place is not None:
+                seen.add(run_key)
+                found.places.append((run_key, first_seq + place[0], place[1]))
+            if len(found.places) >= found.limit or time.monotonic() > until:
+                return int(key)
+        if time.monotonic() > until:
+            return first
+    return None
+
+
+def _windows(span: _Span) -> Iterator[tuple[int, int]]:
+    last, size = span.last, _WINDOW
+    while last > span.first:
+        yield max(span.first, last - size), last
+        last, size = last - size, size * 4
+
+
+def _span(conn: sqlite3.Connection, group: str, after: str | None) -> _Span:
+    last = int(conn.execute("SELECT coalesce(max(key), 0) FROM chunks").fetchone()[0]) + 1
+    if after is not None:
+        if not after.isascii() or not after.isdecimal() or len(after) > 18:
+            raise UsageError(f"after={after[:40]!r} is from no page of a search: start without it")
+        last = min(last, int(after))
+    if not group:
+        return _Span(first=1, last=last, groups=None)
+    # '0' follows '/': the names from 'group/' up to 'group0' are those below it.
+    rows = conn.execute(
+        "SELECT key FROM groups WHERE name = ? OR (name >= ? AND name < ?)", (group, f"{group}/", f"{group}0")
+    )
+    groups = [int(row[0]) for row in rows]
+    first = 1
+    if 0 < len(groups) <= _FEW_GROUPS:
+        bounds = conn.execute(
+            "SELECT min(c.key), max(c.key) FROM runs r JOIN chunks c ON c.run_key = r.key"
+            " WHERE r.group_key IN (SELECT value FROM json_each(?))",
+            (json.dumps(groups),),
+        ).fetchone()
+        first, last = bounds[0] or 1, min(last, (bounds[1] or 0) + 1)
+    return _Span(first=first, last=last, groups=groups)
+
+
+def _texts(body: bytes, codec: int) -> list[str]:
+    try:
+        events = [decode(line) for line in unpack(body, codec).split(b"\n")]
+        return [searchable(event["kind"], event["data"]) for event in events]
+    except (LookupError, TypeError, AttributeError) as exc:
+        raise RunIndexError(f"a record in the run index is damaged: {exc}") from exc
+
+
+def _waiting(conn: sqlite3.Connection) -> int:
+    return int(
+        conn.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM writers w JOIN chunks c ON c.key > w.words_to AND c.key <= w.chunks_to"
+            " JOIN runs r ON r.key = c.run_key AND r.writer_key = w.key WHERE w.words_to < w.chunks_to LIMIT ?)",
+            (_MOST_WAITING,),
+        ).fetchone()[0]
+    )
