@@ -28,9 +28,8 @@ class _Reason(StrEnum):
     """Why something of it is not in a run."""
 
     RUN_INDEX = "the run index does not take them"
-    OTHER_TOKENS = (
-        "the trainer's trajectory has other tokens than the rollout was handed: they are kept without log-probs"
-    )
+    NOT_READ = "the trainer's trajectory cannot be read: the tokens are kept without log-probs"
+    OTHER_TOKENS = "the trainer's trajectory has other tokens than were sampled: those are kept without log-probs"
 
 
 @dataclass(slots=True)
@@ -63,6 +62,12 @@ class SampledMessages:
 
     def learn(self, trajectory: Iterable[tuple[Sequence[int], Sequence[float] | None]]) -> None:
         """Take the log-probabilities from a trainer's trajectory: the tokens of each sampling, and theirs."""
+        try:
+            self._learn(trajectory)
+        except Exception as exc:  # noqa: BLE001 - a trajectory of anyone's; the rewards are waited for
+            _tell(_Reason.NOT_READ, f"run {self._sink.run_id}: {type(exc).__name__}: {exc}")
+
+    def _learn(self, trajectory: Iterable[tuple[Sequence[int], Sequence[float] | None]]) -> None:
         # What was stopped within a message has a sampling less, and what was stopped before the first has one of nothing.
         known = (sampled for sampled in self._sampled if len(sampled.tokens))
         given = ((tokens, logprobs) for tokens, logprobs in trajectory if len(tokens))
@@ -73,18 +78,18 @@ class SampledMessages:
             sampled.logprobs = logprobs
 
     def file(self) -> Iterator[int]:
-        """File message after message, and yield how many tokens that was after each. What is filed is forgotten."""
+        """File message after message, and yield before each how many tokens it has. What is filed is forgotten."""
         while self._sampled:
-            sampled = self._sampled.pop(0)
-            if sampled.message is None or not len(sampled.tokens):
-                continue
-            try:
-                self._sink.sampled(sampled.message, self._as_record(sampled))
-            except Exception as exc:  # noqa: BLE001 - whatever it is, it is not worth a rollout
-                _tell(_Reason.RUN_INDEX, f"run {self._sink.run_id}: {type(exc).__name__}: {exc}")
-                self._sampled.clear()
-                return
-            yield len(sampled.tokens)
+            sampled = self._sampled[0]
+            if sampled.message is not None and len(sampled.tokens):
+                yield len(sampled.tokens)
+                try:
+                    self._sink.sampled(sampled.message, self._as_record(sampled))
+                except Exception as exc:  # noqa: BLE001 - whatever it is, it is not worth a rollout
+                    _tell(_Reason.RUN_INDEX, f"run {self._sink.run_id}: {type(exc).__name__}: {exc}")
+                    self._sampled.clear()
+                    return
+            del self._sampled[0]
 
     def _as_record(self, sampled: _Sampled) -> SampledTokens:
         logprobs = sampled.logprobs
@@ -96,14 +101,14 @@ class SampledMessages:
 
 
 async def file_sampled(rollouts: Iterable[SampledMessages]) -> None:
-    """File what rollouts were sampled as. Of many tokens, only some in one pass of the event loop."""
-    left = _AT_ONCE_TOKENS
+    """File what rollouts were sampled as. Of many tokens, or of many groups that end at once, some in one pass of the loop."""
+    left = 0
     for rollout in rollouts:
-        for filed in rollout.file():
-            left -= filed
+        for at_once in rollout.file():
+            left -= at_once
             if left <= 0:
                 await paced()
-                left = _AT_ONCE_TOKENS
+                left = _AT_ONCE_TOKENS - at_once
 
 
 def _are_same(one: Sequence[int], other: Sequence[int]) -> bool:
