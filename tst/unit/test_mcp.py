@@ -341,7 +341,8 @@ async def test_without_the_extra_the_message_says_what_to_install(
         async with opened(raw("records"), tmp_path):
             pass
     assert str(caught.value) == (
-        "env 'shop', an MCP server, needs 'mcp', which is not installed: pip install 'agent-env[mcp]'"
+        "env 'shop', an MCP server, needs 'mcp', which is not installed: install the extra 'mcp' (in a clone of AgentEnv:"
+        " pip install '.[mcp]')"
     )
 
 

@@ -126,5 +126,7 @@ def test_without_the_cookbook_the_error_says_what_to_install(module: str, monkey
     monkeypatch.setitem(sys.modules, "tinker_cookbook", None)
     for loaded in [name for name in sys.modules if name.startswith("agent_env.training.")]:
         monkeypatch.delitem(sys.modules, loaded)
-    with pytest.raises(MissingExtraError, match=r"tinker_cookbook.*pip install .*agent-env\[tinker\]"):
+    with pytest.raises(
+        MissingExtraError, match=r"tinker_cookbook.*extra 'tinker' .*pip install '\.\[tinker\]' torch=="
+    ):
         importlib.import_module(f"agent_env.training.{module}")

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import anyio
 import anyio.to_thread
 
-from agent_env._optional import require
+from agent_env._optional import MODELS, require
 from agent_env._secrets import note_secret_name
 from agent_env.bundle import ModelSpec
 from agent_env.chat.faults import ChatFaultError
@@ -181,7 +181,7 @@ def _use_newer_limit(body: dict[str, Any]) -> None:
 
 
 def _require_sdk() -> None:
-    require("openai", install="'agent-env[models]'", feature="A model behind an OpenAI-compatible endpoint")
+    require("openai", install=MODELS, feature="A model behind an OpenAI-compatible endpoint")
 
 
 def _connect() -> Endpoints:

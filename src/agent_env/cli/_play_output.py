@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import click
 from rich.text import Text
 
+from agent_env._wording import counted
 from agent_env.bundle import Bundle, Conversation, Prompt, PythonRef, Task
 from agent_env.cli._playing import Played, Recording
 from agent_env.cli._tables import new_console, new_table
@@ -22,6 +23,7 @@ from agent_env.runs.visible import one_line, visible
 
 __all__ = ["as_json", "print_end", "print_table", "print_tasks", "tasks_as_json", "totals"]
 
+_EXPLAINED_LINES = 40
 _STYLES = {Outcome.COMPLETED: "green", Outcome.FAILED: "red", Outcome.ABANDONED: "yellow"}
 
 
@@ -78,8 +80,7 @@ def print_end(recording: Recording, folder: Path | None, out: TextIO) -> None:
         say(f"  {played.failure.kind}{where}: {one_line(played.failure.message, 500)}", fg="red")
     if played.result is not None:
         for score in played.result.scores.values():
-            explanation = f"  {one_line(score.explanation, 500)}" if score.explanation else ""
-            say(f"  {score.step}  {_number(score.value)}{explanation}")
+            say(_explained(score))
         for skipped in played.result.skipped.values():
             say(f"  {skipped.step}  not scored: {one_line(skipped.reason)}", fg="yellow")
     if played.reward is not None:
@@ -207,6 +208,18 @@ def _failures(episodes: Sequence[Played]) -> list[tuple[str, int]]:
         if played.failure is not None
     )
     return said.most_common(10)
+
+
+def _explained(score: Score) -> str:
+    """A score and its explanation; of several lines, what follows the heading stands below, indented."""
+    lines = [line for line in (one_line(line, 500) for line in score.explanation.splitlines()) if line]
+    more = len(lines) - _EXPLAINED_LINES
+    if more > 0:
+        lines = [*lines[:_EXPLAINED_LINES], f"and {counted(more, 'more line')}"]
+    head = f"  {score.step}  {_number(score.value)}"
+    if lines and (len(lines) == 1 or lines[0].endswith(":")):
+        head = f"{head}  {lines.pop(0)}"
+    return "\n".join([head, *(f"      {line}" for line in lines)])
 
 
 def _number(value: float) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anyio import to_thread
 
-from agent_env._optional import require
+from agent_env._optional import MCP, require
 from agent_env.bundle import McpSpec
 from agent_env.envs._mcp_process import USUAL_PATIENCE, Patience
 from agent_env.envs.contract import OpenTools
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["USUAL_PATIENCE", "Patience", "open_mcp_env"]
 
 _SESSIONS = "agent_env.envs._mcp_session"
-_INSTALL = "'agent-env[mcp]'"
 
 
 @asynccontextmanager
@@ -92,8 +91,8 @@ async def _sessions(feature: str) -> _Sessions:
 
 
 def _load(feature: str) -> object:
-    require("mcp", install=_INSTALL, feature=feature)
+    require("mcp", install=MCP, feature=feature)
     version = metadata.version("mcp")
     if version.partition(".")[0] != "2":
-        raise MissingExtraError(f"{feature} needs 'mcp' 2, and {version} is installed: pip install {_INSTALL}")
+        raise MissingExtraError(f"{feature} needs 'mcp' 2, and {version} is installed: {MCP}")
     return import_module(_SESSIONS)

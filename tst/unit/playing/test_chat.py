@@ -289,7 +289,7 @@ def test_each_loop_has_connections_of_its_own(endpoint: Any) -> None:
 async def test_a_missing_sdk_is_one_line(endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what to install."""
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingExtraError, match=r"needs 'openai', .*: pip install 'agent-env\[models\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs 'openai', .*extra 'models' .*pip install '\.\[models\]'"):
         await complete(endpoint.spec(), HELLO)
 
 

@@ -80,6 +80,27 @@ def test_one_task_ends_with_its_score(shop_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("explanation", "lines"),
+    [
+        (
+            "two differences:\n/a: 1\n\n  /b:  2\x1b[2J",
+            ["  sold  1  two differences:", "      /a: 1", "      /b: 2⟨U+001B⟩[2J"],
+        ),
+        ("one\ntwo", ["  sold  1", "      one", "      two"]),
+        ("one\n", ["  sold  1  one"]),
+        ("\n", ["  sold  1"]),
+        ("all:\n" + "line\n" * 50, ["  sold  1  all:", *["      line"] * 39, "      and 11 more lines"]),
+    ],
+)
+def test_an_explanation_of_several_lines_is_shown_as_such(shop_dir: Path, explanation: str, lines: list[str]) -> None:
+    """Below the score and indented, and not without end."""
+    code = f"def score(episode):\n    return {{'score': 1, 'explanation': {explanation!r}}}\n"
+    (shop_dir / "verifiers/sold.py").write_text(code)
+    done = play(shop_dir, "three", "--gold")
+    assert done.stdout.splitlines()[2:-2] == lines
+
+
+@pytest.mark.parametrize(
     ("raised", "outcome"),
     [
         ("GeneratorExit", "completed"),
