@@ -129,7 +129,8 @@ ALTER TABLE runs ADD COLUMN times TEXT NOT NULL DEFAULT '{{}}';
 ALTER TABLE runs ADD COLUMN prompt_tokens INTEGER;
 ALTER TABLE runs ADD COLUMN sampled_tokens INTEGER;
 CREATE INDEX runs_by_reward ON runs (group_key, reward) WHERE state = 'completed' AND reward IS NOT NULL;
-CREATE INDEX runs_over_steps ON runs (task_id, group_key);
+-- With what a task's chart over the steps is drawn from, so that it reads no run.
+CREATE INDEX runs_over_steps ON runs (task_id, group_key, state, reward);
 
 -- What the messages were sampled as, by message of the played agent. codec 1 is `_tokens`.
 CREATE TABLE tokens (
