@@ -27,6 +27,7 @@ from agent_env.runs.explorer.guard import Guard
 from agent_env.runs.explorer.home_page import home_page
 from agent_env.runs.explorer.live import Live
 from agent_env.runs.explorer.run_page import event_page, run_page, script_page
+from agent_env.runs.explorer.search_page import search_page
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.explorer.task_page import task_page
 from agent_env.runs.explorer.training_page import training_page
@@ -40,6 +41,7 @@ _PAGES: Mapping[str, Page] = {
     "/training": training_page,
     "/group": group_page,
     "/task": task_page,
+    "/search": search_page,
     "/run/{run_id}": run_page,
     "/compare": compare_page,
     "/run/{run_id}/{seq:int}": event_page,

@@ -111,7 +111,7 @@ def sort_of(request: Request) -> Sort | None:
     return Sort(asked) if asked else None
 
 
-def where_of(group_key: int, asked: GroupFilter, *, dead: str, tools: Sequence[str], found: Sequence[int]) -> Where:
+def where_of(group_key: int, asked: GroupFilter, *, dead: str, tools: Sequence[str], found: Sequence[str]) -> Where:
     """A filter as SQL.
 
     Args:
@@ -119,7 +119,7 @@ def where_of(group_key: int, asked: GroupFilter, *, dead: str, tools: Sequence[s
         asked: The filter.
         dead: The writers that died, as JSON.
         tools: The names of the tools that `asked.tool` means.
-        found: The keys of the runs that have `asked.text`.
+        found: The ids of the runs that have `asked.text`.
     """
     sql = ["r.group_key = :group", *_outcome(asked.outcome)]
     values: dict[str, Any] = {"group": group_key, "dead": dead, "outcome": asked.outcome}
@@ -140,7 +140,7 @@ def where_of(group_key: int, asked: GroupFilter, *, dead: str, tools: Sequence[s
             sql.append(f"r.state = 'completed' AND r.reward {sign} :{name}")
             values[name] = bound
     if asked.text:
-        sql.append("r.key IN (SELECT value FROM json_each(:found))")
+        sql.append("r.run_id IN (SELECT value FROM json_each(:found))")
         values["found"] = json.dumps(list(found))
     return Where(sql=" AND ".join(sql), values=values)
 

@@ -39,6 +39,8 @@ class GroupView:
     """By verify step, where there are several."""
     tools: tuple[str, ...]
     """The tools that its runs called."""
+    is_all_searched: bool
+    """False when looking for the filter's text stopped where its time was over."""
     rows: tuple[TaskRow, ...]
     first: int
     earlier: int | None
@@ -133,6 +135,7 @@ def view_group(
         matched=page.matched,
         scores=page.scores,
         tools=page.tools,
+        is_all_searched=page.is_all_searched,
         rows=page.rows,
         first=offset,
         earlier=page.earlier,

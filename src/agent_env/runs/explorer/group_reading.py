@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from agent_env.errors import UsageError
 from agent_env.runs._reading import dead_json, moments, read_groups
+from agent_env.runs._search import search
 from agent_env.runs.explorer.group_filter import GroupFilter, Sort, Where, where_of
 from agent_env.runs.explorer.points import Neighbours, first_text
 from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
@@ -31,6 +32,8 @@ _CELLS = 48
 """Rollouts that a row shows; the others are behind a link."""
 _ROLLOUTS = 480
 """Rollouts on a page of one task."""
+_SEARCH_S = 2.0
+"""Looking for a text stops after this long."""
 _SEEN = 1_000
 """Runs that are looked through for the names of tools."""
 
@@ -110,6 +113,8 @@ class Page:
     matched: Matched
     scores: tuple[ScoreMean, ...]
     tools: tuple[str, ...]
+    is_all_searched: bool
+    """False when looking for a text stopped where its time was over."""
     rows: tuple[TaskRow, ...]
     earlier: int | None
     later: int | None
@@ -137,12 +142,13 @@ class Step:
         if sort is None:
             sort = Sort.TASK if is_large else Sort.SPREAD
         tools = _tools(conn, self.key)
+        found, is_all_searched = self._with_text(site, asked.text)
         where = where_of(
             self.key,
             asked,
             dead=dead_json(conn),
             tools=[tool for tool in tools if visible(tool) == asked.tool] or [asked.tool],
-            found=(),
+            found=found,
         )
         if is_large and sort is Sort.TASK and not asked.is_on:
             counts, matched = self._counts_by_name(conn, where, offset)
@@ -162,10 +168,23 @@ class Step:
             matched=matched,
             scores=() if is_large else _scores(conn, where),
             tools=tuple(tools),
+            is_all_searched=is_all_searched,
             rows=tuple(rows),
             earlier=max(0, offset - size) if offset else None,
             later=offset + size if has_more else None,
         )
+
+    def _with_text(self, site: Site, text: str) -> tuple[Sequence[str], bool]:
+        """The ids of the group's runs that have a text, and whether all were looked through."""
+        if not text:
+            return (), True
+
+        def ask() -> tuple[Sequence[str], bool]:
+            with site.reader.asking() as conn:
+                page = search(conn, text, group=self.group.name, limit=self.group.runs + 1, limit_s=_SEARCH_S)
+            return [hit.run.run_id for hit in page.hits], page.next_page is None
+
+        return site.memory.get(("text", self.group.name, text), ask)
 
     def _all_counts(self, site: Site, conn: sqlite3.Connection, where: Where) -> list[_Count]:
         if self.group.runs <= _LARGE:
