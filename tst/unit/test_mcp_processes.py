@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -320,6 +321,30 @@ async def test_fifty_episodes_have_a_server_each(tmp_path: Path) -> None:
             group.create_task(play())
     assert len(set(pids)) == 50
     assert are_there(pids) == []
+    assert server.left() == []
+
+
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """So many that the next one has a number above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        nothing = -1
+        while nothing < 1024:
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            stack.callback(os.close, nothing)
+        yield
+
+
+@pytest.mark.usefixtures("many_open_files")
+async def test_a_server_is_started_however_many_files_are_open(tmp_path: Path) -> None:
+    """A thousand episodes have thousands open; some system calls take no number above 1,023."""
+    server = Marked("pid")
+    async with opened(server, tmp_path) as env:
+        (pid,) = await pids_of(env)
+    assert are_there([pid]) == []
     assert server.left() == []
 
 

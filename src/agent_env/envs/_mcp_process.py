@@ -21,7 +21,11 @@ __all__ = ["USUAL_PATIENCE", "CannotStartError", "Patience", "ServerCommand", "S
 
 logger = logging.getLogger(__name__)
 
-_SUPERVISOR = str(Path(__file__).with_name("_mcp_supervisor.py"))
+_SUPERVISOR = (
+    # Imported, and not run as a script: so it is compiled once, and not for each server.
+    "import sys; sys.path.append(sys.argv[1]); import _mcp_supervisor; _mcp_supervisor.main(sys.argv[2:])",
+    str(Path(__file__).parent),
+)
 _KILL_S = 7.0
 """Seconds from SIGKILL to the end of everything, or the supervisor is killed itself: a little more than it takes to give up."""
 
@@ -136,7 +140,7 @@ class ServerProcess:
         settings = [str(control), str(os.getpid()), str(self._patience.end_s), str(self._patience.term_s)]
         # Takes some 2 ms on the loop. In a thread, a cancellation could not tell whether there is a process to end.
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", _SUPERVISOR, *settings, command.program, *command.arguments],
+            [sys.executable, "-I", "-S", "-c", *_SUPERVISOR, *settings, command.program, *command.arguments],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
