@@ -26,6 +26,7 @@ _HEADERS = {
     "x-frame-options": "DENY",
 }
 _TARGET_CHARS = 8_000
+_HEADERS_BYTES = 16_000
 
 
 class Guard:
@@ -56,6 +57,8 @@ class Guard:
             return PlainTextResponse("The explorer is read-only.\n", status_code=405, headers={"allow": "GET, HEAD"})
         if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > _TARGET_CHARS:
             return PlainTextResponse("The address is too long.\n", status_code=414)
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > _HEADERS_BYTES:
+            return PlainTextResponse("The headers are too long.\n", status_code=431)
         if not _is_asked_from_here(headers, scope["path"]):
             return PlainTextResponse("Another site may not ask the explorer.\n", status_code=403)
         return self._app if not self._access.token else self._with_token(scope, headers)

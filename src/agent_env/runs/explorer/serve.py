@@ -28,14 +28,19 @@ _GRACE_S = 2
 class Server(uvicorn.Server):
     """Ends open streams when it is told to stop: it would wait for them otherwise."""
 
-    def __init__(self, folder: Path, access: Access | None = None) -> None:
+    def __init__(self, folder: Path, access: Access | None = None, live: Live | None = None) -> None:
         """Make the server of the runs in `folder`.
+
+        Args:
+            folder: The runs folder.
+            access: Who may read; None for this machine alone.
+            live: What tells pages of changes; None makes one.
 
         Raises:
             RunIndexError: When there is no run index in it, or it cannot be read.
         """
-        self._live = Live(folder / FILE_NAME)
-        app = build_app(folder, access=access or Access(), live=self._live)
+        self._live = live or Live(folder / FILE_NAME)
+        app = build_app(folder, access=access, live=self._live)
         super().__init__(
             uvicorn.Config(
                 app,

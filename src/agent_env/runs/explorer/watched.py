@@ -37,6 +37,8 @@ class Subject:
 
 def subject_of(page: str) -> Subject | None:
     """What the page at an address (path and query) shows; None where that does not change, or there is no such page."""
+    if not page.startswith("/"):
+        return None
     try:
         parts = urlsplit(page)
         query = parse_qs(parts.query, max_num_fields=50)
