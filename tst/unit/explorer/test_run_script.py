@@ -67,7 +67,7 @@ def turns_read(script: str, folder: Path) -> list[tuple[list[tuple[str, Any]], s
     return [([(call.tool, dict(call.arguments)) for call in turn.calls], turn.reply) for turn in read_script(file)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(turns=st.lists(st.tuples(CALLS, st.one_of(st.none(), TEXT)), min_size=1, max_size=3))
 @example(turns=[([(text, {text: text, "in": [{text: text}]})], text) for text in MISREAD])
 def test_any_text_is_played_as_it_was_recorded(

@@ -1,7 +1,7 @@
 // A page that is told when what it shows has changed, fetches itself again, and takes over what is new.
 //
 // What a page says about itself, as attributes:
-//   data-live on an element with an id: it is brought up to date. Elements in it are matched by id, else by their place.
+//   data-live="name" on an element: it is brought up to date. Elements in it are matched by id, else by their place.
 //   data-growing on #conversation, with data-tail: what comes after the event data-tail is added at its end.
 // What a reader has open, selected, typed or scrolled to stays as it is.
 "use strict";
@@ -43,7 +43,8 @@
     const kept = old.nodeName === "DETAILS" || old.nodeName === "DIALOG" ? new Set(["open"]) : new Set();
     for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !kept.has(name)) old.removeAttribute(name);
     for (const { name, value } of fresh.attributes) if (!kept.has(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
-    if (old.nodeName === "SELECT" && old === document.activeElement) return;
+    // What someone is filling in stays.
+    if (/^(?:FORM|SELECT|INPUT|TEXTAREA)$/.test(old.nodeName) && old.contains(document.activeElement)) return;
     children(old, fresh);
   };
 
@@ -86,6 +87,30 @@
     document.dispatchEvent(new Event("agent-env:grown"));
   };
 
+  const named = (page) => new Map([...page.querySelectorAll("[data-live]")].map((part) => [part.dataset.live, part]));
+
+  const parts = (fresh) => {
+    const here = named(document);
+    const there = named(fresh);
+    const isSame = here.size === there.size && [...there.keys()].every((name) => here.has(name));
+    if (!isSame && document.getElementById("conversation") === null) {
+      // A part has come or gone, and with it what stands in its place while it is not there.
+      morph(document.querySelector("main"), fresh.querySelector("main"));
+      return;
+    }
+    let last = null;
+    for (const [name, part] of there) {
+      const old = here.get(name);
+      if (old !== undefined) {
+        morph(old, part);
+        last = old;
+      } else if (last !== null) {
+        last.after(document.importNode(part, true));
+        last = last.nextElementSibling;
+      }
+    }
+  };
+
   const refresh = async () => {
     const conversation = document.querySelector("#conversation[data-growing]");
     const grows = conversation !== null && document.getElementById("more") === null;
@@ -99,20 +124,7 @@
     if (answer.status === 404) throw new Error("What this page shows is there no more.");
     if (!answer.ok) throw new Error(`The explorer cannot show this now (${answer.status}).`);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    for (const old of [...document.querySelectorAll("[data-live][id]")]) {
-      const found = fresh.getElementById(old.id);
-      if (found !== null) morph(old, found);
-    }
-    // A part that was not there before, after the one that it follows.
-    let last = null;
-    for (const found of fresh.querySelectorAll("[data-live][id]")) {
-      const here = document.getElementById(found.id);
-      if (here !== null) last = here;
-      else if (last !== null) {
-        last.after(document.importNode(found, true));
-        last = last.nextElementSibling;
-      }
-    }
+    parts(fresh);
     const list = fresh.getElementById("conversation");
     if (grows && list !== null) grown(conversation, list);
     document.title = fresh.title;
