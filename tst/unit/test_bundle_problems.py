@@ -226,7 +226,22 @@ BROKEN: list[Broken] = [
     Broken(
         "universe nan",
         {"universes/store.json": '{"a": NaN}'},
-        ["universes/store.json:1: NaN is not JSON, write a finite number or null"],
+        ["universes/store.json:1: a number is too large or not finite, write a finite number, or null"],
+    ),
+    Broken(
+        "universe infinity",
+        {"universes/store.json": '{"stock": 1e999}'},
+        ["universes/store.json:1: a number is too large or not finite, write a finite number, or null"],
+    ),
+    Broken(
+        "universe surrogate",
+        {"universes/store.json": '{"stock": "\\ud800"}'},
+        ["universes/store.json:1: a text holds half of a surrogate pair, write both halves or neither"],
+    ),
+    Broken(
+        "universe key twice",
+        {"universes/store.json": '{"stock": 1, "stock": 2}'},
+        ["universes/store.json:1: the key 'stock' is there twice, remove one of the two"],
     ),
     Broken(
         "universe no database",
@@ -455,17 +470,17 @@ BROKEN: list[Broken] = [
     Broken(
         "row nan",
         {"tasks/b.jsonl": '\n{"id": "b", "params": {"x": NaN}}\n'},
-        ["tasks/b.jsonl:2: a number is too large or not finite, write a finite number"],
+        ["tasks/b.jsonl:2: a number is too large or not finite, write a finite number, or null"],
     ),
     Broken(
         "row infinite",
         {"tasks/b.jsonl": '{"id": "b", "params": {"x": 1e999}}\n'},
-        ["tasks/b.jsonl:1: a number is too large or not finite, write a finite number"],
+        ["tasks/b.jsonl:1: a number is too large or not finite, write a finite number, or null"],
     ),
     Broken(
         "row surrogate",
         {"tasks/b.jsonl": '{"id": "b", "params": {"x": "\\ud800"}}\n'},
-        ["tasks/b.jsonl:1: the text holds half of a surrogate pair, write both halves or neither"],
+        ["tasks/b.jsonl:1: a text holds half of a surrogate pair, write both halves or neither"],
     ),
     Broken(
         "row key twice",

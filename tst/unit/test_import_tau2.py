@@ -325,9 +325,9 @@ BAD = [
         "tasks.json: there is no such file; the retail data is db.json, tasks.json, split_tasks.json, pol",
     ),
     ("db.json", "{", "db.json:1: it is not JSON: Expecting property name enclosed in double quotes at column 2"),
-    ("db.json", '{"products": {}, "products": {}}', "db.json: the key 'products' is there twice in one object"),
+    ("db.json", '{"products": {}, "products": {}}', "db.json: the key 'products' is there twice"),
     ("db.json", "[" * 100_000, "db.json: it is nested too deeply"),
-    ("db.json", '{"products": NaN}', "db.json: a number in it is too large or not finite"),
+    ("db.json", '{"products": NaN}', "db.json: a number is too large or not finite"),
     ("db.json", b"\xff", "db.json: it is not UTF-8 text at byte 0"),
     ("db.json", [], "db.json: input should be a valid dictionary"),
     (
@@ -366,7 +366,7 @@ BAD = [
     (
         "tasks.json|1|evaluation_criteria|communicate_info|0",
         "\ud800",
-        "tasks.json: a text in it holds half of a surrogate pair",
+        "tasks.json: a text holds half of a surrogate pair",
     ),
     (
         f"{ACTION}|name",

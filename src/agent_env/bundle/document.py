@@ -6,18 +6,17 @@ text, so `zip: 01912` keeps its zero) and JSON lines. Not the shape of what they
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from agent_env.bundle.json_text import JsonFault, JsonFileError, read_json
 from agent_env.errors import Problem
 
 __all__ = ["Document", "Loc", "read_json_lines", "read_text", "read_yaml"]
@@ -273,31 +272,15 @@ def read_json_lines(root: Path, path: Path, problems: list[Problem]) -> Iterator
 
 
 def _json(text: str) -> Any:
-    repeated: list[str] = []
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        built = dict(pairs)
-        if len(built) != len(pairs):
-            repeated.extend(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        return built
-
     try:
-        data = json.loads(text, object_pairs_hook=unique, parse_constant=_refuse_constant)
-        # One pass in C over what was read: finds 1e999 (infinite once parsed) and halves of surrogate pairs.
-        json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
-    except json.JSONDecodeError as exc:
-        what = f"this line is not JSON: {exc.msg} at column {exc.colno}"
-        raise _BadValueError(0, what, "write one JSON object on the line") from None
-    except RecursionError:
-        raise _BadValueError(0, "the line is nested too deeply", "flatten it") from None
-    except UnicodeEncodeError:
-        raise _BadValueError(0, "the text holds half of a surrogate pair", "write both halves or neither") from None
-    except ValueError:
-        raise _BadValueError(0, "a number is too large or not finite", "write a finite number") from None
+        data = read_json(text)
+    except JsonFileError as exc:
+        if exc.fault is JsonFault.SYNTAX:
+            what = f"this line is not JSON: {exc.what} at column {exc.column}"
+            raise _BadValueError(0, what, "write one JSON object on the line") from None
+        raise _BadValueError(0, exc.what, exc.fix) from None
     if text.count("[") + text.count("{") > _DEEPEST and _is_too_deep(data):
         raise _BadValueError(0, *_TOO_DEEP)
-    if repeated:
-        raise _BadValueError(0, f"the key '{repeated[0]}' is there twice", "remove one of the two")
     return data
 
 
@@ -314,7 +297,3 @@ def _is_too_deep(data: Any) -> bool:
             return False
         level = below
     return True
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NoReturn
 
+from agent_env.bundle.json_text import JsonFault, JsonFileError, read_json
 from agent_env.bundle.specs import UniverseKind, UniverseSpec
 from agent_env.errors import Problem
 
@@ -38,19 +37,12 @@ def check_universe(spec: UniverseSpec, root: Path) -> Iterator[Problem]:
 
 def _check_json(full: Path, path: Path) -> Iterator[Problem]:
     try:
-        json.loads(full.read_text(encoding="utf-8-sig"), parse_constant=_refuse_constant)
-    except json.JSONDecodeError as exc:
-        yield Problem(path=path, line=exc.lineno, what=f"this is not JSON: {exc.msg}", fix="correct the syntax")
+        read_json(full.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
         yield Problem(path=path, line=1, what="the file is not UTF-8 text", fix="save it as UTF-8")
-    except RecursionError:
-        yield Problem(path=path, line=1, what="the file is nested too deeply", fix="flatten it")
-    except ValueError as exc:
-        yield Problem(path=path, line=1, what=str(exc), fix="write a finite number or null")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    except JsonFileError as exc:
+        what = f"this is not JSON: {exc.what}" if exc.fault is JsonFault.SYNTAX else exc.what
+        yield Problem(path=path, line=exc.line, what=what, fix=exc.fix)
 
 
 def _check_database(full: Path, path: Path) -> Iterator[Problem]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from agent_env.bundle import names_or_closest
+from agent_env.bundle.json_text import JsonFault, JsonFileError, read_json
 from agent_env.errors import UsageError
 from agent_env.importers.tau2.shape import MisshapenError, TaskEntry, check_database, read_splits, read_task
 from agent_env.importers.tau2.tools import Tools, misfit
@@ -92,31 +92,12 @@ def _text(path: Path) -> str:
 
 
 def _json(path: Path) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) < len(pairs):
-            repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-            raise UsageError(f"{path}: the key '{repeated}' is there twice in one object, remove one of the two")
-        return value
-
-    text = _text(path)
     try:
-        value = json.loads(text, object_pairs_hook=once, parse_constant=_refuse_constant)
-        if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as exc:
-        raise UsageError(f"{path}:{exc.lineno}: it is not JSON: {exc.msg} at column {exc.colno}") from None
-    except RecursionError:
-        raise UsageError(f"{path}: it is nested too deeply") from None
-    except UnicodeEncodeError:
-        raise UsageError(f"{path}: a text in it holds half of a surrogate pair") from None
-    except ValueError:
-        raise UsageError(f"{path}: a number in it is too large or not finite") from None
-    return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
+        return read_json(_text(path))
+    except JsonFileError as exc:
+        if exc.fault is JsonFault.SYNTAX:
+            raise UsageError(f"{path}:{exc.line}: it is not JSON: {exc.what} at column {exc.column}") from None
+        raise UsageError(f"{path}: {exc.what}, {exc.fix}") from None
 
 
 def _tasks(path: Path, tools: Tools) -> tuple[TaskEntry, ...]:
