@@ -85,7 +85,7 @@ def _check() -> tuple[Jail, bytes | None]:
     setpriv = shutil.which("setpriv") if os.geteuid() == 0 else None
     if os.geteuid() == 0 and setpriv is None:
         raise SandboxUnavailableError("bwrap, started as root, needs setpriv to give root up: apt install util-linux")
-    said = "there is no Python 3 for it below /usr: apt install python3-minimal"
+    why: list[str] = []
     for python, folder in _pythons():
         jail = Jail(
             bwrap=bwrap, disables_userns="--disable-userns" in known, setpriv=setpriv, python=python, python_dir=folder
@@ -93,7 +93,9 @@ def _check() -> tuple[Jail, bytes | None]:
         is_fine, code, said = _try(jail)
         if is_fine:
             return jail, code
-    raise SandboxUnavailableError(said)
+        why.append(said)
+    # The first Python is the one that is most likely to be the sandbox's: what keeps it from that is what is to be mended.
+    raise SandboxUnavailableError((why or ["there is no Python 3 for it below /usr: apt install python3-minimal"])[0])
 
 
 def _pythons() -> Iterator[tuple[str, Path | None]]:

@@ -232,6 +232,21 @@ async def test_a_verifier_in_python_looks_into_the_sandbox(write: MakeFolder) ->
 
 
 @needs_bwrap
+async def test_a_verifier_in_python_may_run_its_commands_apart(write: MakeFolder) -> None:
+    """Where what the agent left running cannot change their answer."""
+    code = (
+        "from agent_env.sandbox import open_verifier_side\n"
+        "async def score(episode):\n"
+        "    async with open_verifier_side(episode.state('box')) as side:\n"
+        "        result = await side.run('test -d $TMPDIR && /usr/bin/python3 -P sum.py', timeout_s=20)\n"
+        "    return side.is_apart and result.text == '2\\n'\n"
+    )
+    files = {"verifiers/sum.py": code, "tasks/a.yaml": "id: a\nprompt: x\nverify: {python: verifiers/sum.py}\n"}
+    result = await play(load_bundle(write({**BOX, **files})).task("a"), calls())
+    assert result.scores["sum"].value == 1
+
+
+@needs_bwrap
 async def test_nothing_of_a_sandbox_is_left_when_its_episode_is_abandoned(write: MakeFolder) -> None:
     """A command that is under way ends with it."""
     async with open_episode(load_bundle(write(BOX)).task("a")) as episode:

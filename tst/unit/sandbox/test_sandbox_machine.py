@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from agent_env.bundle import SandboxProvider, SandboxSpec
-from agent_env.sandbox import SandboxUnavailableError, check_sandbox
+from agent_env.sandbox import SandboxUnavailableError, check_sandbox, open_sandbox
 from agent_env.sandbox._cgroup import ControlGroups
 from agent_env.sandbox._jail_check import why_not
 from agent_env.sandbox._uids import free_range
@@ -21,7 +21,7 @@ from agent_env.sandbox._uids import free_range
 CHECK = """
 import asyncio
 from agent_env.bundle import SandboxProvider, SandboxSpec
-from agent_env.sandbox import SandboxUnavailableError, check_sandbox
+from agent_env.sandbox import SandboxUnavailableError, check_sandbox, open_sandbox
 try:
     asyncio.run(check_sandbox(SandboxSpec(provider=SandboxProvider.BWRAP)))
 except SandboxUnavailableError as exc:
@@ -128,6 +128,52 @@ async def test_without_bubblewrap_it_is_said_how_to_install_it(monkeypatch: pyte
         await check_sandbox(spec)
 
 
+WITHOUT_CAPABILITIES = """#!/bin/bash
+arguments=()
+while [ $# -gt 0 ]; do if [ "$1" = --cap-add ]; then shift 2; else arguments+=("$1"); shift; fi; done
+exec {bwrap} "${arguments[@]}"
+"""
+
+
+async def test_a_kernel_that_cannot_keep_verifiers_apart_is_said(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    """When it is looked at before, and when a sandbox is opened: there is none in which verifiers are not kept apart."""
+    bwrap = shutil.which("bwrap")
+    assert bwrap is not None
+    (place / "bin").mkdir()
+    (place / "bin" / "bwrap").write_text(WITHOUT_CAPABILITIES.replace("{bwrap}", bwrap))
+    (place / "bin" / "bwrap").chmod(0o755)
+    monkeypatch.setattr("agent_env.sandbox._jail_check._found", None)
+    monkeypatch.setenv("PATH", f"{place / 'bin'}:{os.environ['PATH']}")
+    spec = SandboxSpec(provider=SandboxProvider.BWRAP)
+    with pytest.raises(
+        SandboxUnavailableError, match="the kernel forbids their first process what keeps verifiers apart"
+    ):
+        await check_sandbox(spec)
+    with pytest.raises(
+        SandboxUnavailableError, match="the kernel forbids their first process what keeps verifiers apart"
+    ):
+        async with open_sandbox(spec):
+            pass
+
+
+async def test_a_machine_that_is_not_as_most_is_found_out_when_a_sandbox_is_opened(
+    monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    """The first one is tried as most machines can make one: here with an option that this bubblewrap refuses."""
+    bwrap = shutil.which("bwrap")
+    assert bwrap is not None
+    (place / "bin").mkdir()
+    refuses = 'for argument; do [ "$argument" != --disable-userns ] || exit 1; done'
+    helps = 'if [ "$1" = --help ]; then echo "--size --perms"; exit; fi'
+    (place / "bin" / "bwrap").write_text(f'#!/bin/sh\n{helps}\n{refuses}\nexec {bwrap} "$@"\n')
+    (place / "bin" / "bwrap").chmod(0o755)
+    monkeypatch.setattr("agent_env.sandbox._jail_check._found", None)
+    monkeypatch.setenv("PATH", f"{place / 'bin'}:{os.environ['PATH']}")
+    for _ in range(2):
+        async with open_sandbox(SandboxSpec(provider=SandboxProvider.BWRAP)) as box:
+            assert (await box.run("echo on")).text == "on\n"
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "said", "fix"),
     [
@@ -162,6 +208,13 @@ async def test_without_bubblewrap_it_is_said_how_to_install_it(monkeypatch: pyte
             "user/max_user_namespaces", "1000",
             "/usr/bin/python3: No module named '_ctypes'",
             "the sandbox's Python cannot start: /usr/bin/python3: No module named '_ctypes': apt install python3-minimal",
+        ),
+        (
+            "user/max_user_namespaces", "1000",
+            "bwrap: no namespaces inside",
+            "bwrap makes sandboxes here, but the kernel forbids their first process what keeps verifiers apart from the agent "
+            "(Ubuntu's AppArmor profile of bwrap does): apparmor_parser -R /etc/apparmor.d/bwrap-userns-restrict, and "
+            "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
         ),
         (
             "user/max_user_namespaces", "1000",
