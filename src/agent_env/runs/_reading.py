@@ -21,7 +21,6 @@ from agent_env.runs.record import (
     GroupSummary,
     RunEvent,
     RunFailure,
-    RunPage,
     RunRecord,
     RunState,
     RunSummary,
@@ -32,12 +31,14 @@ from agent_env.runs.record import (
 
 __all__ = [
     "Reader",
+    "dead_json",
+    "is_corrupt",
+    "moments",
     "read_groups",
-    "read_page",
     "read_record",
     "read_sampled",
     "read_summary",
-    "summaries_by_key",
+    "runs_by_key",
     "summary_of",
 ]
 
@@ -155,44 +156,6 @@ def read_groups(
     return groups
 
 
-def read_page(
-    conn: sqlite3.Connection,
-    group: str,
-    *,
-    state: RunState | None = None,
-    task_id: str | None = None,
-    after: str | None = None,
-    limit: int = 100,
-) -> RunPage:
-    """List some runs of a group, by task, attempt and rollout."""
-    where = ["g.name = :group"]
-    dead = dead_json(conn)
-    values: dict[str, Any] = {"group": group, "dead": dead, "limit": limit + 1}
-    if state is RunState.RUNNING:
-        where.append("r.state = 'running' AND r.writer_key NOT IN (SELECT value FROM json_each(:dead))")
-    elif state is RunState.INTERRUPTED and dead != "[]":
-        where.append(
-            "(r.state = 'interrupted' OR r.state = 'running' AND r.writer_key IN (SELECT value FROM json_each(:dead)))"
-        )
-    elif state is not None:
-        where.append("r.state = :state")
-        values["state"] = state
-    if task_id is not None:
-        where.append("r.task_id = :task")
-        values["task"] = task_id
-    if after is not None:
-        last = conn.execute("SELECT task_id, attempt, rollout FROM runs WHERE run_id = ?", (after,)).fetchone()
-        if last is None:
-            raise UsageError(f"no run {after!r} to go on from: start at the first page again")
-        where.append("(r.task_id, r.attempt, r.rollout) > (:last_task, :last_attempt, :last_rollout)")
-        values |= {"last_task": last[0], "last_attempt": last[1], "last_rollout": last[2]}
-    rows = conn.execute(
-        f"{_RUN} WHERE {' AND '.join(where)} ORDER BY r.task_id, r.attempt, r.rollout LIMIT :limit", values
-    ).fetchall()
-    runs = tuple(summary_of(row) for row in rows[:limit])
-    return RunPage(runs=runs, next_page=runs[-1].run_id if len(rows) > limit else None)
-
-
 def read_summary(conn: sqlite3.Connection, run_id: str) -> RunSummary:
     """One run's summary, by its id or the start of it.
 
@@ -202,13 +165,25 @@ def read_summary(conn: sqlite3.Connection, run_id: str) -> RunSummary:
     return summary_of(_run_row(conn, run_id))
 
 
-def summaries_by_key(conn: sqlite3.Connection, keys: Sequence[int]) -> dict[int, RunSummary]:
-    """Runs by their keys; those that are gone are left out."""
-    rows = conn.execute(
-        f"{_RUN} WHERE r.key IN (SELECT value FROM json_each(:keys))",
-        {"keys": json.dumps(keys), "dead": dead_json(conn)},
-    )
-    return {row["key"]: summary_of(row) for row in rows}
+def runs_by_key(conn: sqlite3.Connection, keys: Sequence[int]) -> tuple[dict[int, RunSummary], int]:
+    """Runs by their keys, in that order; and how many of them cannot be read and are left out.
+
+    Those that were deleted are left out too, and not counted.
+    """
+    found: dict[int, RunSummary] = {}
+    damaged = 0
+    rows, unreadable = _rows_of(conn, keys)
+    for row in rows:
+        try:
+            found[row["key"]] = summary_of(row)
+        except (RunIndexError, ValueError, TypeError, AttributeError):
+            damaged += 1
+    return {key: found[key] for key in keys if key in found}, damaged + unreadable
+
+
+def is_corrupt(exc: sqlite3.Error) -> bool:
+    """Whether a part of the file says something else than SQLite wrote."""
+    return getattr(exc, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
 def read_record(conn: sqlite3.Connection, run_id: str, *, first: int = 0, limit: int = 200) -> RunRecord:
@@ -301,6 +276,20 @@ def summary_of(row: sqlite3.Row) -> RunSummary:
         ended_at_s=row["last_at_s"] if row["state"] == "interrupted" else row["ended_at_s"],
         last_at_s=row["last_at_s"],
     )
+
+
+def _rows_of(conn: sqlite3.Connection, keys: Sequence[int]) -> tuple[list[sqlite3.Row], int]:
+    try:
+        sql = f"{_RUN} WHERE r.key IN (SELECT value FROM json_each(:keys))"
+        return conn.execute(sql, {"keys": json.dumps(keys), "dead": dead_json(conn)}).fetchall(), 0
+    except sqlite3.DatabaseError as exc:
+        if not is_corrupt(exc):
+            raise
+    if len(keys) == 1:
+        return [], 1
+    # A page of the file that is damaged has some of them: the others are read all the same.
+    halves = [_rows_of(conn, half) for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :])]
+    return [row for rows, _ in halves for row in rows], sum(damaged for _, damaged in halves)
 
 
 def _run_row(conn: sqlite3.Connection, run_id: str) -> sqlite3.Row:

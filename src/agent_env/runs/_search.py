@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._codec import decode, unpack
-from agent_env.runs._reading import summaries_by_key
+from agent_env.runs._reading import runs_by_key
 from agent_env.runs._words import TOKENIZER, as_read, as_signs, searchable, terms_of, written
 from agent_env.runs.record import SearchHit, SearchPage
 
@@ -57,7 +57,7 @@ def search(
         last: int | None = span.last
         if span.groups != []:
             last = _look(conn, finder, span, found, until)
-        runs = summaries_by_key(conn, [run_key for run_key, _, _ in found.places])
+        runs, _ = runs_by_key(conn, [run_key for run_key, _, _ in found.places])
     hits = [
         SearchHit(run=runs[run_key], seq=seq, excerpt=excerpt)
         for run_key, seq, excerpt in found.places

@@ -16,14 +16,17 @@ import anyio
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._batch import delete_some_runs, mark_interrupted
 from agent_env.runs._indexing import catch_up_some, has_left_overs
-from agent_env.runs._reading import Reader, read_groups, read_page, read_record, read_sampled, read_summary
+from agent_env.runs._listing import read_page, select_page
+from agent_env.runs._reading import Reader, read_groups, read_record, read_sampled, read_summary
 from agent_env.runs._schema import FILE_NAME, busy_retried, connect_reader, connect_writer, saying
 from agent_env.runs._search import search
 from agent_env.runs._sink import RunSink, new_sink
+from agent_env.runs._where import Condition
 from agent_env.runs._writer import Writer
 from agent_env.runs.record import (
     GroupSummary,
     RunEvent,
+    RunOrder,
     RunPage,
     RunRecord,
     RunState,
@@ -152,6 +155,33 @@ class RunIndex:
         """
         with self._reader.asking() as conn:
             return read_page(conn, group, state=state, task_id=task_id, after=after, limit=limit)
+
+    def select(
+        self,
+        where: str | None = None,
+        *,
+        group: str = "",
+        order: RunOrder = RunOrder.NEWEST,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> RunPage:
+        """List the runs that a condition is true of, a page at a time, by when they were filed.
+
+        Args:
+            where: An SQL expression over the columns of runs, such as `reward < 0.5 AND tools ->> '$.pay[1]' > 0`; None is
+                all of them. The columns are in docs/runs.md, and in the error that an unknown one raises.
+            group: Only in this group and those below it; empty for all.
+            order: Which come first.
+            limit: Runs on a page.
+            after: `next_page` of the page before.
+
+        Raises:
+            UsageError: When `where` is no expression, names what is not there, or uses more than columns and functions.
+            RunIndexError: When the index cannot be read, or the answer takes longer than 10 s.
+        """
+        condition = Condition.of(where, group=group)
+        with self._reader.asking() as conn:
+            return select_page(conn, condition, order=order, limit=limit, after=after)
 
     def all_runs(self, group: str, *, state: RunState | None = None) -> Generator[RunSummary]:
         """Go through a group's runs, fetched a page at a time.

@@ -264,11 +264,13 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """Some runs of a group, by task and then in the order they were opened."""
+    """Some runs of a list."""
 
     runs: tuple[RunSummary, ...]
     next_page: str | None
     """Pass it as `after` for the next page; None on the last one."""
+    damaged: int = 0
+    """Runs that should be on this page and cannot be read: a part of the file is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
