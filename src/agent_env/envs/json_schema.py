@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import islice
 from typing import Any, cast
 from urllib.parse import unquote
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-__all__ = ["BrokenSchemaError", "JsonSchema", "Misfit", "TooMuchWorkError", "Work", "whole_numbers"]
+from agent_env.envs.schema_keywords import KEYWORDS, Misfit, Place
+
+__all__ = ["BrokenSchemaError", "JsonSchema", "TooMuchWorkError", "Work", "whole_numbers"]
 
 STEPS = 60_000
 """How many steps checking one call takes at most: some milliseconds, 20 at worst."""
 _COUNTED_CHARS = 1000
 """How long a text may be for a pattern that counts, as `\\w{1,200}` does: it takes some microseconds for each character."""
-_PER_BRANCH = 20
-"""How many misfits of one form of a union are looked for."""
 _ALONE = re.compile(r"https?://json-schema\.org/draft-0[467]/schema#?")
 """The drafts in which nothing counts beside a `$ref`."""
-
-Place = tuple[str | int, ...]
 
 
 class BrokenSchemaError(Exception):
@@ -71,20 +66,6 @@ class Work:
     def take_back(self, share: Work) -> None:
         """Have what is left of a share again."""
         self.left += max(share.left, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Misfit:
-    """One thing about a value that does not fit."""
-
-    keyword: str
-    said: Any
-    """What the schema says with that keyword."""
-    value: Any
-    place: Place
-    schema: Mapping[str, Any]
-    forms: Sequence[Sequence[Misfit]] = ()
-    """Of a union: why the value is none of its forms, for each of them."""
 
 
 class JsonSchema:
@@ -167,6 +148,12 @@ class _Check:
         self.undecided = 0
         """How often something was passed that may not fit."""
 
+    def spend(self, steps: int) -> None:
+        self.work.spend(steps)
+
+    def find(self, reference: str) -> Any:
+        return self.whole.find(reference)
+
     def misfits(self, schema: Any, value: Any, place: Place) -> Iterator[Misfit]:
         if schema is True:
             return
@@ -177,10 +164,10 @@ class _Check:
         if value is None and schema.get("nullable") is True:
             return
         if self.whole.is_ref_alone and "$ref" in schema:
-            yield from _reference(self, schema["$ref"], value, schema, place)
+            yield from KEYWORDS["$ref"](self, schema["$ref"], value, schema, place)
             return
         for keyword, said in schema.items():
-            look = _KEYWORDS.get(keyword)
+            look = KEYWORDS.get(keyword)
             if look is not None:
                 yield from look(self, said, value, schema, place)
 
@@ -226,290 +213,3 @@ def whole_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: whole_numbers(item) for key, item in cast("dict[str, Any]", value).items()}
     return value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_IS_OF_TYPE: Mapping[str, Callable[[Any], bool]] = {
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": _is_number,
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "array": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-    "null": lambda value: value is None,
-}
-
-_Look = Callable[[_Check, Any, Any, Mapping[str, Any], Place], Iterator[Misfit]]
-
-
-def _that(keyword: str, kind: Callable[[Any], bool], holds: Callable[[Any, Any], bool]) -> _Look:
-    """A keyword that says one thing of values of one kind."""
-
-    def look(_: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-        if kind(value) and not holds(value, said):
-            yield Misfit(keyword=keyword, said=said, value=value, place=place, schema=schema)
-
-    return look
-
-
-def _bound(
-    keyword: str, exclusive: str, holds: Callable[[Any, Any], bool], strictly: Callable[[Any, Any], bool]
-) -> _Look:
-    """A bound of numbers; in draft 4, a flag beside it says that it is exclusive."""
-
-    def look(_: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-        is_exclusive = schema.get(exclusive) is True
-        if _is_number(value) and not (strictly if is_exclusive else holds)(value, said):
-            name = exclusive if is_exclusive else keyword
-            yield Misfit(keyword=name, said=said, value=value, place=place, schema=schema)
-
-    return look
-
-
-def _type(_: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    kinds = cast("list[str]", said) if isinstance(said, list) else [cast("str", said)]
-    if not any(_IS_OF_TYPE[kind](value) for kind in kinds):
-        yield Misfit(keyword="type", said=said, value=value, place=place, schema=schema)
-
-
-def _is_among(check: _Check, value: Any, values: Sequence[Any]) -> bool:
-    check.work.spend(len(values) // 2)
-    if isinstance(value, str):
-        return value in values
-    text = check.text(value)
-    return any(not isinstance(other, str) and check.text(other) == text for other in values)
-
-
-def _enum(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if not _is_among(check, value, said):
-        yield Misfit(keyword="enum", said=said, value=value, place=place, schema=schema)
-
-
-def _const(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if not _is_among(check, value, [said]):
-        yield Misfit(keyword="const", said=said, value=value, place=place, schema=schema)
-
-
-def _pattern(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if isinstance(value, str) and check.matches(said, value) is False:
-        yield Misfit(keyword="pattern", said=said, value=value, place=place, schema=schema)
-
-
-def _items(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if not isinstance(value, list):
-        return
-    items = cast("list[Any]", value)
-    if isinstance(said, list):  # before draft 2020-12
-        first = cast("list[Any]", said)
-        yield from _prefix_items(check, first, items, schema, place)
-        start, rest = len(first), schema.get("additionalItems", True)
-    else:
-        start, rest = len(schema.get("prefixItems", ())), said
-    if rest is True or rest == {}:
-        return
-    for at in range(start, len(items)):
-        yield from check.misfits(rest, items[at], (*place, at))
-
-
-def _prefix_items(check: _Check, said: Any, value: Any, _: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if isinstance(value, list):
-        for at, (part, item) in enumerate(zip(said, cast("list[Any]", value), strict=False)):
-            yield from check.misfits(part, item, (*place, at))
-
-
-def _contains(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if not isinstance(value, list):
-        return
-    least, most = schema.get("minContains", 1), schema.get("maxContains")
-    fitting = [check.fits(said, item) for item in cast("list[Any]", value)]
-    if len(fitting) - fitting.count(False) < least:
-        yield Misfit(keyword="contains", said=said, value=value, place=place, schema=schema)
-    elif most is not None and fitting.count(True) > most:
-        yield Misfit(keyword="maxContains", said=most, value=value, place=place, schema=schema)
-
-
-def _unique_items(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if said and isinstance(value, list):
-        items = cast("list[Any]", value)
-        if len({check.text(item) for item in items}) < len(items):
-            yield Misfit(keyword="uniqueItems", said=said, value=items, place=place, schema=schema)
-
-
-def _properties(check: _Check, said: Any, value: Any, _: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if isinstance(value, dict):
-        held = cast("dict[str, Any]", value)
-        check.work.spend(min(len(said), len(held)))
-        for name in said if len(said) <= len(held) else held:
-            if name in said and name in held:
-                yield from check.misfits(said[name], held[name], (*place, name))
-
-
-def _pattern_properties(check: _Check, said: Any, value: Any, _: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if isinstance(value, dict):
-        for pattern, part in said.items():
-            for name, item in cast("dict[str, Any]", value).items():
-                if check.matches(pattern, name):
-                    yield from check.misfits(part, item, (*place, name))
-
-
-def _additional(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if said is True or not isinstance(value, dict):
-        return
-    held, known = cast("dict[str, Any]", value), schema.get("properties", {})
-    check.work.spend(len(held))
-    extra = [name for name in held if name not in known]
-    if patterns := schema.get("patternProperties"):
-        # One that may match, for all that is known, is none that is too much.
-        extra = [name for name in extra if all(check.matches(pattern, name) is False for pattern in patterns)]
-    if said is False:
-        if extra:
-            yield Misfit(keyword="additionalProperties", said=extra, value=held, place=place, schema=schema)
-        return
-    for name in extra:
-        yield from check.misfits(said, held[name], (*place, name))
-
-
-def _property_names(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if isinstance(value, dict):
-        for name in cast("dict[str, Any]", value):
-            for inner in check.misfits(said, name, place):
-                yield Misfit(
-                    keyword="propertyNames", said=said, value=name, place=place, schema=schema, forms=[[inner]]
-                )
-                break
-
-
-def _required(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if isinstance(value, dict):
-        check.work.spend(len(said))
-        if missing := [name for name in said if name not in value]:
-            yield Misfit(keyword="required", said=missing, value=value, place=place, schema=schema)
-
-
-def _dependencies(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if isinstance(value, dict):
-        check.work.spend(len(said))
-        for name, needs in said.items():
-            if name in value:
-                look = _required if isinstance(needs, list) else _in_place
-                yield from look(check, needs, value, schema, place)
-
-
-def _in_place(check: _Check, said: Any, value: Any, _: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    yield from check.misfits(said, value, place)
-
-
-def _reference(check: _Check, said: Any, value: Any, _: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    yield from check.misfits(check.whole.find(said), value, place)
-
-
-def _all_of(check: _Check, said: Any, value: Any, _: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    for part in said:
-        yield from check.misfits(part, value, place)
-
-
-def _any_of(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    forms: list[list[Misfit]] = []
-    for part in said:
-        found = list(islice(check.misfits(part, value, place), _PER_BRANCH))
-        if not found:
-            return
-        forms.append(found)
-    yield Misfit(keyword="anyOf", said=said, value=value, place=place, schema=schema, forms=forms)
-
-
-def _one_of(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    forms: list[list[Misfit]] = []
-    fitting = 0
-    for part in said:
-        before = check.undecided
-        found = list(islice(check.misfits(part, value, place), _PER_BRANCH))
-        if found:
-            forms.append(found)
-        elif check.undecided == before:
-            fitting += 1
-        else:
-            forms.append([])
-    if fitting > 1 or (fitting == 0 and all(forms)):
-        forms = [] if fitting else forms
-        yield Misfit(keyword="oneOf", said=said, value=value, place=place, schema=schema, forms=forms)
-
-
-def _not(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if check.fits(said, value):
-        yield Misfit(keyword="not", said=said, value=value, place=place, schema=schema)
-
-
-def _if(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    holds = check.fits(said, value)
-    if holds is not None:
-        yield from check.misfits(schema.get("then" if holds else "else", True), value, place)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _multiple_of(check: _Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-    if _is_number(value):
-        check.work.spend(100)
-        if (Fraction(str(value)) / Fraction(str(said))).denominator != 1:
-            yield Misfit(keyword="multipleOf", said=said, value=value, place=place, schema=schema)
-
-
-def _below(keyword: str) -> _Look:
-    return _that(keyword, _is_number, lambda value, said: isinstance(said, bool) or value < said)
-
-
-def _above(keyword: str) -> _Look:
-    return _that(keyword, _is_number, lambda value, said: isinstance(said, bool) or value > said)
-
-
-_KEYWORDS: Mapping[str, _Look] = {
-    "type": _type,
-    "enum": _enum,
-    "const": _const,
-    "minimum": _bound("minimum", "exclusiveMinimum", lambda v, said: v >= said, lambda v, said: v > said),
-    "maximum": _bound("maximum", "exclusiveMaximum", lambda v, said: v <= said, lambda v, said: v < said),
-    "exclusiveMinimum": _above("exclusiveMinimum"),
-    "exclusiveMaximum": _below("exclusiveMaximum"),
-    "multipleOf": _multiple_of,
-    "minLength": _that("minLength", _is_text, lambda value, said: len(value) >= said),
-    "maxLength": _that("maxLength", _is_text, lambda value, said: len(value) <= said),
-    "pattern": _pattern,
-    "items": _items,
-    "prefixItems": _prefix_items,
-    "contains": _contains,
-    "uniqueItems": _unique_items,
-    "minItems": _that("minItems", _is_list, lambda value, said: len(value) >= said),
-    "maxItems": _that("maxItems", _is_list, lambda value, said: len(value) <= said),
-    "properties": _properties,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional,
-    "propertyNames": _property_names,
-    "required": _required,
-    "minProperties": _that("minProperties", _is_object, lambda value, said: len(value) >= said),
-    "maxProperties": _that("maxProperties", _is_object, lambda value, said: len(value) <= said),
-    "dependencies": _dependencies,
-    "dependentRequired": _dependencies,
-    "dependentSchemas": _dependencies,
-    "$ref": _reference,
-    "$dynamicRef": _reference,
-    "$recursiveRef": _reference,
-    "allOf": _all_of,
-    "anyOf": _any_of,
-    "oneOf": _one_of,
-    "not": _not,
-    "if": _if,
-}

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any, cast
 
 from agent_env.envs.faults import MAX_FORMS, MAX_LINES, Fault, clipped, fault_lines, listed, shown, unknown_parameters
-from agent_env.envs.json_schema import JsonSchema, Misfit, TooMuchWorkError, Work
+from agent_env.envs.json_schema import JsonSchema, TooMuchWorkError, Work
+from agent_env.envs.schema_keywords import Misfit
 
 __all__ = ["ParameterCheck", "Work", "check_of"]
 
