@@ -54,9 +54,7 @@ def search(
     with closing(_EventFinder(text)) as finder:
         found = _Found(limit=limit)
         span = _span(conn, group, after)
-        last: int | None = span.last
-        if span.groups != []:
-            last = _look(conn, finder, span, found, until)
+        last = None if span.groups == [] else _look(conn, finder, span, found, until)
         runs, _ = runs_by_key(conn, [run_key for run_key, _, _ in found.places])
     hits = [
         SearchHit(run=runs[run_key], seq=seq, excerpt=excerpt)
