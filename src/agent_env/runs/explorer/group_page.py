@@ -39,8 +39,8 @@ class GroupView:
     """By verify step, where there are several."""
     tools: tuple[str, ...]
     """The tools that its runs called."""
-    is_all_searched: bool
-    """False when looking for the filter's text stopped where its time was over."""
+    problem: str
+    """Why the filter's text was not looked for in all of them; empty where it was."""
     rows: tuple[TaskRow, ...]
     first: int
     earlier: int | None
@@ -135,7 +135,7 @@ def view_group(
         matched=page.matched,
         scores=page.scores,
         tools=page.tools,
-        is_all_searched=page.is_all_searched,
+        problem=page.searched.problem,
         rows=page.rows,
         first=offset,
         earlier=page.earlier,

@@ -23,7 +23,7 @@ from agent_env.runs.explorer.site import Site
 from agent_env.runs.record import GroupSummary
 from agent_env.runs.visible import visible
 
-__all__ = ["Matched", "Page", "ScoreMean", "Step", "TaskRow", "read_step"]
+__all__ = ["Matched", "Page", "ScoreMean", "Searched", "Step", "TaskRow", "read_step"]
 
 _LARGE = 20_000
 """Runs from which on a group's tasks come by name."""
@@ -34,6 +34,7 @@ _ROLLOUTS = 480
 """Rollouts on a page of one task."""
 _SEARCH_S = 2.0
 """Looking for a text stops after this long."""
+_CUT = "The search stopped where its time was over: older runs were not looked through."
 _SEEN = 1_000
 """Runs that are looked through for the names of tools."""
 
@@ -106,6 +107,15 @@ class TaskRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """The runs that have a text."""
+
+    run_ids: tuple[str, ...] = ()
+    problem: str = ""
+    """Why they are not all of them; empty where they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """Some tasks of a group."""
 
@@ -113,8 +123,7 @@ class Page:
     matched: Matched
     scores: tuple[ScoreMean, ...]
     tools: tuple[str, ...]
-    is_all_searched: bool
-    """False when looking for a text stopped where its time was over."""
+    searched: Searched
     rows: tuple[TaskRow, ...]
     earlier: int | None
     later: int | None
@@ -142,13 +151,13 @@ class Step:
         if sort is None:
             sort = Sort.TASK if is_large else Sort.SPREAD
         tools = _tools(conn, self.key)
-        found, is_all_searched = self._with_text(site, asked.text)
+        searched = self._with_text(site, asked.text)
         where = where_of(
             self.key,
             asked,
             dead=dead_json(conn),
             tools=[tool for tool in tools if visible(tool) == asked.tool] or [asked.tool],
-            found=found,
+            found=searched.run_ids,
         )
         if is_large and sort is Sort.TASK and not asked.is_on:
             counts, matched = self._counts_by_name(conn, where, offset)
@@ -168,23 +177,27 @@ class Step:
             matched=matched,
             scores=() if is_large else _scores(conn, where),
             tools=tuple(tools),
-            is_all_searched=is_all_searched,
+            searched=searched,
             rows=tuple(rows),
             earlier=max(0, offset - size) if offset else None,
             later=offset + size if has_more else None,
         )
 
-    def _with_text(self, site: Site, text: str) -> tuple[Sequence[str], bool]:
-        """The ids of the group's runs that have a text, and whether all were looked through."""
+    def _with_text(self, site: Site, text: str) -> Searched:
+        """The group's runs that have a text."""
         if not text:
-            return (), True
+            return Searched()
 
-        def ask() -> tuple[Sequence[str], bool]:
+        def ask() -> Searched:
             with site.reader.asking() as conn:
                 page = search(conn, text, group=self.group.name, limit=self.group.runs + 1, limit_s=_SEARCH_S)
-            return [hit.run.run_id for hit in page.hits], page.next_page is None
+            is_cut = page.next_page is not None
+            return Searched(run_ids=tuple([hit.run.run_id for hit in page.hits]), problem=_CUT if is_cut else "")
 
-        return site.memory.get(("text", self.group.name, text), ask)
+        try:
+            return site.memory.get(("text", self.group.name, text), ask)
+        except UsageError as exc:
+            return Searched(problem=str(exc))
 
     def _all_counts(self, site: Site, conn: sqlite3.Connection, where: Where) -> list[_Count]:
         if self.group.runs <= _LARGE:
