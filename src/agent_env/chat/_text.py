@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["one_line", "without_surrogates"]
+__all__ = ["printable_line", "without_surrogates"]
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -14,7 +14,7 @@ def without_surrogates(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def one_line(text: str, limit: int = 300) -> str:
+def printable_line(text: str, limit: int = 300) -> str:
     """The text in one line of at most `limit` characters, with U+FFFD for what cannot be printed."""
     line = " ".join(text[: 4 * limit].split())
     line = "".join(char if char.isprintable() else "\ufffd" for char in line)

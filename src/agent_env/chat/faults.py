@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from agent_env.bundle import ModelSpec
-from agent_env.chat._text import one_line
+from agent_env.chat._text import printable_line
 
 __all__ = ["ChatFaultError", "status_fault", "timeout_fault", "unreachable_fault"]
 
@@ -47,16 +47,16 @@ def unreachable_fault(exc: BaseException, *, tries: int) -> ChatFaultError:
             case socket.gaierror():
                 return ChatFaultError(f"the host's name is not known{often}: is base_url right, and the network there?")
             case ssl.SSLCertVerificationError():
-                return ChatFaultError(f"the certificate is not trusted ({one_line(cause.verify_message, 100)})")
+                return ChatFaultError(f"the certificate is not trusted ({printable_line(cause.verify_message, 100)})")
             case ssl.SSLError():
                 return ChatFaultError(
-                    f"no TLS connection can be made{often} ({one_line(str(cause), 100)}): http or https?"
+                    f"no TLS connection can be made{often} ({printable_line(str(cause), 100)}): http or https?"
                 )
             case OSError() if cause.strerror:
                 return ChatFaultError(f"{cause.strerror.lower()}{often}")
             case _:
                 pass
-    return ChatFaultError(f"the connection broke{often}: {one_line(_last(exc), 200)}")
+    return ChatFaultError(f"the connection broke{often}: {printable_line(_last(exc), 200)}")
 
 
 def _last(exc: BaseException) -> str:
@@ -127,11 +127,11 @@ def _said(body: str) -> tuple[str, str]:
     try:
         data: object = json.loads(body)
     except (ValueError, RecursionError):
-        return one_line(re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", body[:5000], flags=re.DOTALL)), ""
+        return printable_line(re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", body[:5000], flags=re.DOTALL)), ""
     error = cast("Mapping[str, Any]", data).get("error", data) if isinstance(data, dict) else data
     if not isinstance(error, dict):
-        return one_line(error if isinstance(error, str) else json.dumps(error)), ""
+        return printable_line(error if isinstance(error, str) else json.dumps(error)), ""
     fields = cast("dict[str, Any]", error)
     message: object = fields.get("message") or fields.get("detail") or fields
     text = message if isinstance(message, str) else json.dumps(message)
-    return one_line(text), f"{fields.get('code')} {fields.get('type')}"
+    return printable_line(text), f"{fields.get('code')} {fields.get('type')}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
-from agent_env.chat._text import one_line, without_surrogates
+from agent_env.chat._text import printable_line, without_surrogates
 from agent_env.chat.faults import ChatFaultError
 
 __all__ = ["ChatReply", "ChatUsage", "read_reply"]
@@ -80,7 +80,7 @@ def _json(body: bytes) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        start = one_line(body[:200].decode("utf-8", "replace"), 80)
+        start = printable_line(body[:200].decode("utf-8", "replace"), 80)
         raise _misshapen(
             f"the answer is not JSON; it begins with {start!r}" if start else "the answer is empty"
         ) from None
@@ -97,7 +97,7 @@ def _without_choice(data: Mapping[str, Any]) -> ChatFaultError:
     error: object = data.get("error")
     if error:
         fields = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}
-        return ChatFaultError(f"it answers with an error: {one_line(str(fields.get('message') or fields))}")
+        return ChatFaultError(f"it answers with an error: {printable_line(str(fields.get('message') or fields))}")
     if "choices" in data:
         return _misshapen("the list of choices is empty")
     return _misshapen("the answer has no choices")

@@ -22,7 +22,7 @@ from agent_env.errors import ModelServerError, RewardError, RunIndexError
 from agent_env.outcome import EpisodeResult, Failure, FailureKind, Outcome
 from agent_env.runs import RunIndex, RunSink
 from agent_env.verify import RewardRule, resolve_reward
-from agent_env.verify.step_failed import one_line, trace_of
+from agent_env.verify.step_failed import exception_line, trace_of
 
 __all__ = ["Played", "Recording", "play_tasks"]
 
@@ -225,5 +225,5 @@ async def _play_one(task: Task, rollout: int, player: Player, recording: Recordi
 
 
 def _player_raised(exc: BaseException) -> Failure:
-    message = f"the player raised {one_line(exc)}"
+    message = f"the player raised {exception_line(exc)}"
     return Failure(kind=FailureKind.AGENT, step="", message=message, traceback=trace_of(exc))

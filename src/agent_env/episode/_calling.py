@@ -10,7 +10,7 @@ from agent_env._cancellation import stops_us
 from agent_env.envs import EnvSession, ToolAnswer
 from agent_env.errors import AgentEnvError, EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
-from agent_env.verify.step_failed import StepFailedError, broken_kind, one_line, trace_of
+from agent_env.verify.step_failed import StepFailedError, broken_kind, exception_line, trace_of
 
 __all__ = ["call_env", "failed"]
 
@@ -40,6 +40,6 @@ def failed(kind: FailureKind, exc: BaseException, *, what: str = "") -> StepFail
     """
     if isinstance(exc, McpServerError | SandboxLostError):
         kind = broken_kind(exc)
-    said = " ".join(str(exc).split()) if isinstance(exc, AgentEnvError) and str(exc) else one_line(exc)
+    said = " ".join(str(exc).split()) if isinstance(exc, AgentEnvError) and str(exc) else exception_line(exc)
     details = exc.details if isinstance(exc, EnvBrokenError) else ""
     return StepFailedError(kind, f"{what}{said}", details or trace_of(exc))

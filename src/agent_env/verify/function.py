@@ -24,7 +24,7 @@ from agent_env.bundle import PythonRef
 from agent_env.errors import BundleError, EnvBrokenError
 from agent_env.outcome import FailureKind
 from agent_env.verify.own_time import OwnTime
-from agent_env.verify.step_failed import StepFailedError, broken_kind, one_line, trace_of
+from agent_env.verify.step_failed import StepFailedError, broken_kind, exception_line, trace_of
 
 __all__ = ["call_function"]
 
@@ -68,7 +68,7 @@ async def call_function(
     if exc is None:
         return ended.value
     kind = broken_kind(exc) if isinstance(exc, EnvBrokenError) else raised
-    raise StepFailedError(kind, f"{target} raised {one_line(exc)}", trace_of(exc)) from exc
+    raise StepFailedError(kind, f"{target} raised {exception_line(exc)}", trace_of(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import traceback
 from agent_env.errors import EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
 
-__all__ = ["StepFailedError", "broken_kind", "one_line", "trace_of"]
+__all__ = ["StepFailedError", "broken_kind", "exception_line", "trace_of"]
 
 _MESSAGE_CHARS = 500
 _TRACE_CHARS = 20_000
@@ -34,7 +34,7 @@ def broken_kind(exc: EnvBrokenError) -> FailureKind:
             return FailureKind.ENV_BROKEN
 
 
-def one_line(exc: BaseException) -> str:
+def exception_line(exc: BaseException) -> str:
     """Say an exception in one line: its type and what it says."""
     try:
         said = " ".join(str(exc).split())
