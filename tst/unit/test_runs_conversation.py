@@ -121,3 +121,62 @@ def test_what_another_agent_says_to_the_played_one_is_one_item() -> None:
     prompt = {"agent": "clerk", "system_prompt": "", "prompt": "A lamp.", "tools": []}
     (item,) = conversation(_events(("agent_said", said), ("turn_started", prompt)), is_whole=True)
     assert (item.look, item.text, item.note) == ("prompt", "A lamp.", "by customer to clerk · m")
+
+
+def test_a_call_says_in_a_line_what_it_was_and_came_to() -> None:
+    """Its arguments by name, the first line of its answer, how long it took, and why it is an error."""
+    call = ("call", {"call_id": "1", "tool": "lend", "arguments": {"book": "emma", "days": 3}})
+    answer = {"call_id": "1", "text": "\n no\nmore", "is_error": True, "refusal": "no_such_tool", "duration_s": 0.5}
+    (item,) = conversation(_events(call, ("answer", answer)), is_whole=True)
+    assert (item.title, item.brief, item.said) == ("lend", 'book="emma", days=3', "no")
+    assert (item.error_kind, item.duration_s, item.is_answered) == ("no such tool", 0.5, True)
+    (waiting,) = conversation(_events(call), is_whole=False)
+    assert not waiting.is_answered
+
+
+def test_the_texts_of_an_event_have_names_of_their_own() -> None:
+    """A text that is cut on a page is found again by its event and its name."""
+    message = {
+        "role": "assistant",
+        "content": [{"type": "thinking", "thinking": "a"}, {"type": "thinking", "thinking": "b"}, {"type": "image"}],
+        "tool_calls": [{"name": "x"}, {"name": "y"}],
+        "unreadable_calls": [{"raw": "{"}, {"raw": "["}],
+    }
+    call = ("call", {"call_id": "1", "tool": "a", "arguments": {"x": 1}, "raw": '{"x": "1"}'})
+    answer = ("answer", {"call_id": "1", "text": "t", "content": [{"type": "image"}], "traceback": "T"})
+    items = conversation(_events(("message", {"message": message}), call, answer), is_whole=True)
+    names = [(section.seq, section.name) for item in items for section in item.sections]
+    assert len(set(names)) == len(names)
+    assert {seq for seq, _ in names} == {0, 1, 2}
+    assert [found.text for found in [items[1].section("raw"), items[1].section("answer")] if found] == [
+        '{"x": "1"}',
+        "t",
+    ]
+
+
+def test_changes_of_a_state_are_added_removed_or_changed() -> None:
+    """Also in one line each, as the terminal prints them."""
+    changes = [{"path": "/a/b~1c", "after": 1}, {"path": "/d", "before": [1]}, {"path": "", "before": 1, "after": 2}]
+    (item,) = conversation(_events(("state", {"env": "store", "changes": changes, "left_out": 2})), is_whole=True)
+    assert (item.title, item.note, item.left_out) == ("state of store", "5 changes", 2)
+    assert [change.kind for change in item.changes] == ["added", "removed", "changed"]
+    assert list(map(str, item.changes)) == ["+ /a/b~1c: 1", "- /d: [1]", "/: 1 → 2"]
+    assert [change.segments for change in item.changes] == [("a", "b/c"), ("d",), ()]
+    (untold,) = conversation(_events(("state", {"env": "store", "error": "a file is gone"})), is_whole=True)
+    assert (untold.note, untold.text, untold.is_error) == ("what changed cannot be told", "a file is gone", True)
+
+
+def test_a_message_has_its_number_and_its_tokens() -> None:
+    """What a trainer counted; numbers that are none are left out."""
+    events = [
+        (
+            "message",
+            {"message": {"role": "assistant", "content": "a"}, "index": 3, "sampled_tokens": 9, "prompt_tokens": 5},
+        ),
+        ("message", {"message": {"role": "assistant", "content": "b"}, "index": "x", "sampled_tokens": True}),
+    ]
+    items = conversation(_events(*events), is_whole=True)
+    assert [(item.message, item.prompt_tokens, item.sampled_tokens) for item in items] == [
+        (3, 5, 9),
+        (None, None, None),
+    ]

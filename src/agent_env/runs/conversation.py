@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from agent_env._wording import counted
-from agent_env.runs.json_text import Retyped, brief, pretty, retyped
+from agent_env.runs.json_text import Retyped, brief, pretty, relaid, retyped
 from agent_env.runs.record import RunEvent
 from agent_env.runs.visible import one_line
 
@@ -33,6 +33,11 @@ class Section:
     text: str
     is_folded: bool = True
     is_error: bool = False
+
+    @property
+    def relaid(self) -> str:
+        """An answer that is JSON in one line, laid out; empty for any other text."""
+        return relaid(self.text) if self.name == "answer" else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

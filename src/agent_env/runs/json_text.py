@@ -1,21 +1,26 @@
-"""JSON values as text for people: laid out, in a line, and what typing has changed in a call's arguments."""
+"""JSON as text for people: laid out, in a line, and what typing has changed in a call's arguments."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from agent_env.runs.visible import one_line
 
-__all__ = ["Retyped", "brief", "pretty", "retyped"]
+__all__ = ["Retyped", "brief", "pretty", "relaid", "retyped"]
 
 _LINE_CHARS = 100
 _LAID_OUT_CHARS = 1_000_000
 """A longer value is written in one line: laying it out takes seconds, and nobody reads it whole."""
+_RELAID_CHARS = 8_000
+_DEEPEST = 50
 _RETYPED = 50
 """Differences that are told."""
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+|[\[\]{}]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,23 @@ def pretty(value: object, indent: int = 0) -> str:
         return _laid_out(value, line, indent)
     except RecursionError:
         return "… (nested too deeply to be shown)"
+
+
+def relaid(text: str) -> str:
+    """Lay out a text that is a JSON object or list: each name, number and text in it stays as it is written.
+
+    Empty where it is something else, is long, or fits in a line.
+    """
+    if not _LINE_CHARS < len(text) <= _RELAID_CHARS or text[:1] not in {"{", "["}:
+        return ""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    tokens = (found[0] for found in _TOKEN.finditer(text))
+    node = _node(next(tokens), tokens, 0)
+    laid_out = "" if node is None else _node_text(node, 0)
+    return laid_out if len(laid_out) <= _RELAID_CHARS else ""
 
 
 def brief(arguments: object, limit: int = 200) -> str:
@@ -69,6 +91,53 @@ def retyped(raw: str, arguments: object) -> tuple[Retyped, ...]:
     except (ValueError, RecursionError):
         return ()
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A list or object as it is written."""
+
+    opening: str
+    children: list[tuple[str, _Node | str]]
+    """Of each the name, with quotes, which is empty in a list."""
+
+    @property
+    def closing(self) -> str:
+        return "}" if self.opening == "{" else "]"
+
+    def line(self) -> str:
+        parts = (
+            f"{name}: " * bool(name) + (child if isinstance(child, str) else child.line())
+            for name, child in self.children
+        )
+        return self.opening + ", ".join(parts) + self.closing
+
+
+def _node(token: str, tokens: Iterator[str], depth: int) -> _Node | None:
+    """Read a list or object from its opening on; None where it is too deep."""
+    if depth > _DEEPEST:
+        return None
+    node = _Node(token, [])
+    while (token := next(tokens)) not in {"]", "}"}:
+        name = ""
+        if node.opening == "{":
+            name, token = token, next(tokens)
+        child: _Node | str | None = _node(token, tokens, depth + 1) if token in {"{", "["} else token
+        if child is None:
+            return None
+        node.children.append((name, child))
+    return node
+
+
+def _node_text(node: _Node | str, indent: int) -> str:
+    if isinstance(node, str):
+        return node
+    line = node.line()
+    if len(line) + indent <= _LINE_CHARS or not node.children:
+        return line
+    inner = " " * (indent + 2)
+    parts = [f"{inner}{f'{name}: ' if name else ''}{_node_text(child, indent + 2)}" for name, child in node.children]
+    return "\n".join([node.opening, ",\n".join(parts), " " * indent + node.closing])
 
 
 def _laid_out(value: object, line: str, indent: int) -> str:

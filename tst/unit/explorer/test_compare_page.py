@@ -112,9 +112,9 @@ async def test_arguments_that_could_not_be_read_are_compared_as_they_were_writte
 async def test_long_runs_are_compared_a_page_at_a_time(tell: Tell, look: Look) -> None:
     """Each move of each run is on exactly one page, also where one is longer by far."""
     left, right = tell(), tell()
-    for number in range(950):
+    for number in range(350):
         left.call("look", {"hour": number})
-    for number in range(1900):
+    for number in range(700):
         right.call("look", {"hour": number})
     path, seen, pages = f"/compare?left={left.run_id}&right={right.run_id}", [], 0
     while path:
@@ -123,7 +123,7 @@ async def test_long_runs_are_compared_a_page_at_a_time(tell: Tell, look: Look) -
         seen += [row[0] for row in rows(page)]
         last = page.all("p", class_="more")
         path = next((link["href"] for more in last for link in more.all("a") if "left_from" in link["href"]), "")
-    assert seen == ["same"] * 950 + ["only right"] * 950
+    assert seen == ["same"] * 350 + ["only right"] * 350
     assert pages == 5
 
 

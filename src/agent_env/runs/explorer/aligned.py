@@ -18,7 +18,7 @@ from agent_env.runs.json_text import brief, pretty
 from agent_env.runs.record import RunEvent
 from agent_env.universe import MISSING, differences
 
-__all__ = ["Difference", "Likeness", "Move", "Row", "align", "moves_of"]
+__all__ = ["Difference", "Likeness", "Move", "Row", "align", "is_move", "moves_of"]
 
 _DIFFERENCES = 20
 
@@ -139,9 +139,18 @@ def moves_of(events: Sequence[RunEvent]) -> list[Move]:
                     is_answered=item.is_answered,
                 )
             )
-        elif item.look == "assistant" and item.text and not _asks(event):
+        elif item.look == "assistant" and item.text and is_move(event):
             moves.append(Move(seq=item.seq, tool="", arguments=None, raw="", text=item.text))
     return moves
+
+
+def is_move(event: RunEvent) -> bool:
+    """Whether an event is a call, or a message that asks for none."""
+    if event.kind == "call":
+        return True
+    message = event.data.get("message")
+    asks = isinstance(message, Mapping) and bool(cast("Mapping[str, Any]", message).get("tool_calls"))
+    return event.kind in {"message", "turn_ended"} and not asks
 
 
 def align(left: Sequence[Move], right: Sequence[Move]) -> list[Row]:
@@ -186,8 +195,3 @@ def _changed(left: Sequence[Move], right: Sequence[Move]) -> list[Row]:
             rows += [Row(likeness=Likeness.LEFT, left=move, right=None) for move in left[a:b]]
             rows += [Row(likeness=Likeness.RIGHT, left=None, right=move) for move in right[c:d]]
     return rows
-
-
-def _asks(event: RunEvent) -> bool:
-    message = event.data.get("message")
-    return isinstance(message, Mapping) and bool(cast("Mapping[str, Any]", message).get("tool_calls"))

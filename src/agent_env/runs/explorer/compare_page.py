@@ -14,16 +14,16 @@ from starlette.responses import Response
 
 from agent_env.runs._reading import Reader, read_summary
 from agent_env.runs.explorer.address import number_of, text_of
-from agent_env.runs.explorer.aligned import Likeness, Move, Row, align, moves_of
+from agent_env.runs.explorer.aligned import Likeness, Move, Row, align, is_move, moves_of
 from agent_env.runs.explorer.run_reading import after_last, read_events
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.record import GroupPlace, RunEvent, RunSummary, place_of
 
 __all__ = ["CompareView", "compare_page"]
 
-_MOVES = 400
+_MOVES = 150
 """Moves of each run on a page."""
-_EVENTS = 500
+_EVENTS = 480
 _PAGES = 8
 """How many times so many events are read for a page."""
 
@@ -110,17 +110,17 @@ def view_compare(reader: Reader, left: str, right: str, *, left_first: int = 0, 
 
 def _side(conn: sqlite3.Connection, run: RunSummary, first: int) -> tuple[Side, list[Move]]:
     events: list[RunEvent] = []
-    moves: list[Move] = []
-    at = first
+    at, count = first, 0
     for _ in range(_PAGES):
         found = read_events(conn, run, first=at, limit=_EVENTS)
         if not found:
             break
         events += found
         at = after_last(found, at)
-        moves = moves_of(events)
-        if len(moves) > _MOVES:
+        count += sum(map(is_move, found))
+        if count > _MOVES:
             break
+    moves = moves_of(events)
     next_event = at if at < run.events else None
     if len(moves) > _MOVES:
         next_event = moves[_MOVES].seq
