@@ -8,7 +8,7 @@ from types import ModuleType
 
 from agent_env.errors import MissingExtraError
 
-__all__ = ["MCP", "MODELS", "TRAINER", "Extra", "require"]
+__all__ = ["FRAMES", "MCP", "MODELS", "TRAINER", "Extra", "require"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Extra:
         return f"install the extra '{self.name}' (in a clone of AgentEnv: {command})"
 
 
+FRAMES = Extra(name="frames")
 MCP = Extra(name="mcp")
 MODELS = Extra(name="models")
 TRAINER = Extra(name="tinker", beside="torch==2.13.0 'tinker-cookbook>=0.5.8'")

@@ -6,6 +6,7 @@ The explorer, which shows them, is `agent_env.runs.explorer` and is not imported
 from __future__ import annotations
 
 from agent_env.runs._sink import RunSink
+from agent_env.runs.export import Exported
 from agent_env.runs.index import RunIndex
 from agent_env.runs.record import (
     GroupPlace,
@@ -21,10 +22,12 @@ from agent_env.runs.record import (
     SearchHit,
     SearchPage,
     ToolCount,
+    Vacuumed,
     place_of,
 )
 
 __all__ = [
+    "Exported",
     "GroupPlace",
     "GroupSummary",
     "RunEvent",
@@ -40,5 +43,6 @@ __all__ = [
     "SearchHit",
     "SearchPage",
     "ToolCount",
+    "Vacuumed",
     "place_of",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "Written",
     "close_writer",
     "dead_writers",
+    "delete_runs",
     "delete_some_runs",
     "in_few",
     "mark_interrupted",
@@ -206,14 +207,38 @@ def delete_some_runs(conn: sqlite3.Connection, group: str, *, opened_before_s: f
             (*below, opened_before_s, _DELETE_AT_ONCE),
         ).rowcount
         if deleted < _DELETE_AT_ONCE:
-            keys = conn.execute(
-                "SELECT key FROM groups g WHERE (name = ? OR (name >= ? AND name < ?))"
-                " AND NOT EXISTS (SELECT 1 FROM runs WHERE group_key = g.key)",
-                below,
-            ).fetchall()
-            conn.executemany("DELETE FROM tallies WHERE group_key = ?", keys)
-            conn.executemany("DELETE FROM groups WHERE key = ?", keys)
+            keys = conn.execute("SELECT key FROM groups WHERE name = ? OR (name >= ? AND name < ?)", below).fetchall()
+            _delete_empty(conn, [key for (key,) in keys])
     return deleted
+
+
+def delete_runs(conn: sqlite3.Connection, keys: Sequence[int]) -> int:
+    """Delete runs by their keys, and the groups that have none left.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        sqlite3.Error: When it cannot be written.
+    """
+    some = str(list(keys))
+    with immediate(conn):
+        groups = conn.execute(
+            "SELECT DISTINCT group_key FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)
+        ).fetchall()
+        deleted = conn.execute("DELETE FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)).rowcount
+        _delete_empty(conn, [key for (key,) in groups])
+    return deleted
+
+
+def _delete_empty(conn: sqlite3.Connection, groups: Iterable[int]) -> None:
+    empty = [
+        (key,)
+        for key in groups
+        if conn.execute("SELECT 1 FROM runs WHERE group_key = ? LIMIT 1", (key,)).fetchone() is None
+    ]
+    conn.executemany("DELETE FROM tallies WHERE group_key = ?", empty)
+    conn.executemany("DELETE FROM groups WHERE key = ?", empty)
 
 
 def _register(conn: sqlite3.Connection) -> int:

@@ -15,6 +15,7 @@ from agent_env.errors import RunIndexError
 from agent_env.runs._batch import dead_writers, in_few
 from agent_env.runs._codec import decode, unpack
 from agent_env.runs._schema import immediate
+from agent_env.runs._versions import NEW_WORDS
 from agent_env.runs._words import as_pairs, searchable
 
 __all__ = ["WordsQueue", "catch_up_some", "has_left_overs", "start_anew"]
@@ -52,6 +53,12 @@ class WordsQueue:
                 return
             self._waiting.append((key, text))
             self._chars += len(text)
+
+    def forget(self) -> None:
+        """Leave everything to be read from the chunks."""
+        self._waiting.clear()
+        self._chars = 0
+        self._is_behind = True
 
     def write_some(self, conn: sqlite3.Connection, writer_key: int) -> None:
         """Put in what a short transaction takes.
@@ -128,7 +135,8 @@ def start_anew(conn: sqlite3.Connection, *, own: int | None) -> bool:
         gone: set[object] = {*dead_writers(conn), own}
         if any(key not in gone for (key,) in conn.execute("SELECT key FROM writers WHERE closed_at_s IS NULL")):
             return False
-        conn.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        conn.execute("DROP TABLE words")  # also where it is damaged
+        conn.execute(NEW_WORDS)
         conn.execute("UPDATE writers SET words_to = 0")
     return True
 

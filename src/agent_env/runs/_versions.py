@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 from agent_env._version import __version__
 
-__all__ = ["SCHEMA_VERSION", "apply_versions"]
+__all__ = ["NEW_WORDS", "SCHEMA_VERSION", "apply_versions"]
 
 _COUNTERS = """
     INSERT INTO tallies SELECT {row}.group_key, 'state', {row}.state, {one} WHERE true
@@ -111,6 +111,11 @@ _SUMS = """
 _ADD_2 = _ADD + _SUMS.format(row="NEW", one="1")
 _TAKE_2 = _TAKE + _SUMS.format(row="OLD", one="-1")
 
+NEW_WORDS = """
+CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none,
+    tokenize="unicode61 categories 'L* N* Co So Mn Mc'");
+"""
+
 _VERSION_2 = f"""
 -- Sums over the group's completed runs, kept by triggers; `counted` of them say how many tokens they had.
 ALTER TABLE groups ADD COLUMN finished INTEGER NOT NULL DEFAULT 0;
@@ -141,8 +146,7 @@ CREATE UNIQUE INDEX tokens_by_run ON tokens (run_key, message);
 
 -- The words of each chunk, by its key. Those of deleted chunks stay until the index is built anew.
 -- Which chunks have a word and not where in them: what is found is read again.
-CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none,
-    tokenize="unicode61 categories 'L* N* Co So Mn Mc'");
+{NEW_WORDS}
 
 -- Words are put in after chunks are written: up to which chunk there are words of this writer's, and chunks.
 ALTER TABLE writers ADD COLUMN words_to INTEGER NOT NULL DEFAULT 0;

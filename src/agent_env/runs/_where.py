@@ -44,7 +44,7 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "renderer": "r.labels ->> 'renderer'",
         "bundle": "r.bundle_name",
         "bundle_version": "r.bundle_version",
-        "events": "r.events",
+        "event_count": "r.events",
         "messages": "r.messages",
         "calls": "r.calls",
         "call_errors": "r.call_errors",

@@ -27,7 +27,7 @@ from agent_env.errors import RunIndexError
 from agent_env.runs._batch import close_writer, write_batch
 from agent_env.runs._checkpoints import Checkpoints
 from agent_env.runs._codec import packer
-from agent_env.runs._indexing import WordsQueue
+from agent_env.runs._indexing import WordsQueue, catch_up_some, start_anew
 from agent_env.runs._log import RunLog
 from agent_env.runs._mask import Mask
 from agent_env.runs._packing import PackedPart, pack_part
@@ -209,6 +209,28 @@ class Writer:
     def _put_words_in(self, conn: sqlite3.Connection) -> None:
         while self._words and self._writer_key is not None:
             busy_retried(partial(self._words.write_some, conn, self._writer_key))
+
+    def put_words_in_anew(self) -> bool:
+        """Make the search index anew, without the words of what was deleted, and wait for it.
+
+        Returns:
+            False, and nothing is done, where another process is writing.
+
+        Raises:
+            RunIndexError: When it cannot be written.
+        """
+
+        def start(conn: sqlite3.Connection) -> bool:
+            is_started = busy_retried(lambda: start_anew(conn, own=self._writer_key))
+            if is_started:
+                self._words.forget()
+            return is_started
+
+        if not self.do(start):
+            return False
+        while self.do(lambda conn: busy_retried(lambda: catch_up_some(conn, own=self._writer_key))):
+            pass  # a job each: batches are written in between
+        return True
 
     def close(self) -> None:
         """Write all that waits and stop. Again is no error.

@@ -9,20 +9,21 @@ import sqlite3
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
 from agent_env.errors import RunIndexError, UsageError
-from agent_env.runs._batch import delete_some_runs, mark_interrupted
+from agent_env.runs._batch import delete_runs, delete_some_runs, mark_interrupted
 from agent_env.runs._indexing import catch_up_some, has_left_overs
-from agent_env.runs._listing import read_page, select_page
+from agent_env.runs._listing import go_through, read_page, select_page
 from agent_env.runs._reading import Reader, read_groups, read_record, read_sampled, read_summary
 from agent_env.runs._schema import FILE_NAME, busy_retried, connect_reader, connect_writer, saying
 from agent_env.runs._search import search
 from agent_env.runs._sink import RunSink, new_sink
 from agent_env.runs._where import Condition
 from agent_env.runs._writer import Writer
+from agent_env.runs.export import Exported, frame_of, write_jsonl, write_parquet
 from agent_env.runs.record import (
     GroupSummary,
     RunEvent,
@@ -33,12 +34,17 @@ from agent_env.runs.record import (
     RunSummary,
     SampledTokens,
     SearchPage,
+    Vacuumed,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd  # pyright: ignore[reportMissingTypeStubs] -- it has types inside
 
 __all__ = ["RunIndex"]
 
 _EASY_BYTES = 64 << 20
 _NAME_CHARS = 500
+_DELETE_AT_ONCE = 500
 
 
 class RunIndex:
@@ -312,6 +318,103 @@ class RunIndex:
 
         self._writing().later(delete)
 
+    def delete(self, where: str, *, group: str = "") -> int:
+        """Delete the runs that a condition is true of, those under way too. See `select` for what it can say.
+
+        Waits for the disk: on an event loop, call it in a thread.
+
+        Args:
+            where: The condition; `true` is every run.
+            group: Only in this group and those below it; empty for all.
+
+        Returns:
+            How many runs were deleted.
+
+        Raises:
+            UsageError: When `where` is empty or no condition.
+            RunIndexError: When the index was opened read-only or cannot be written.
+        """
+        if not where.strip():
+            raise UsageError("where: say which runs to delete; `true` is every run")
+        condition = Condition.of(where, group=group)
+        writer = self._writing()
+        writer.do(lambda _: None)
+        deleted = 0
+        for listed in go_through(self._reader, condition, size=_DELETE_AT_ONCE):
+            if keys := listed.keys:
+                deleted += writer.do(lambda conn, keys=keys: busy_retried(lambda: delete_runs(conn, keys)))
+        return deleted
+
+    def vacuum(self) -> Vacuumed:
+        """Give the room of deleted runs back to the disk, and make the search index anew without their words.
+
+        Takes about a minute for 10 GB, needs as much room again meanwhile, and holds up whoever writes: not for while a
+        training is under way.
+
+        Raises:
+            RunIndexError: When the index was opened read-only, is damaged, or there is not enough room.
+        """
+        writer = self._writing()
+        before = self._size_bytes()
+        is_rebuilt = writer.put_words_in_anew()
+        writer.do(lambda conn: busy_retried(lambda: conn.execute("VACUUM").fetchone()))
+        writer.do(lambda conn: conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+        return Vacuumed(before_bytes=before, after_bytes=self._size_bytes(), is_search_rebuilt=is_rebuilt)
+
+    def frame(self, where: str | None = None, *, group: str = "") -> pd.DataFrame:
+        """The runs that a condition is true of, as a pandas DataFrame: a row each, the oldest first.
+
+        The columns are those of `select`, with `opened_at` and `ended_at` as times, and beside them `score.<verify step>` and
+        `seconds.<model, tools, env, verify, other>`. Numbers that may be missing are nullable.
+
+        Raises:
+            MissingExtraError: When the extra `frames` is not installed.
+            UsageError: When `where` is no condition.
+            RunIndexError: When the index cannot be read.
+        """
+        return frame_of(self._reader, Condition.of(where, group=group))
+
+    def export_jsonl(
+        self, path: Path | str, where: str | None = None, *, group: str = "", events: bool = True, tokens: bool = False
+    ) -> Exported:
+        """Write the runs that a condition is true of to a file, a JSON object a line, the oldest first.
+
+        Args:
+            path: The file; replaced when it is there, once all is written.
+            where: The condition, see `select`; None is every run.
+            group: Only in this group and those below it; empty for all.
+            events: Also what happened in each run.
+            tokens: Also what the messages were sampled as.
+
+        Raises:
+            UsageError: When `where` is no condition, or the file cannot be written.
+            RunIndexError: When the index cannot be read.
+        """
+        condition = Condition.of(where, group=group)
+        return write_jsonl(self._reader, condition, Path(path), events=events, tokens=tokens)
+
+    def export_parquet(
+        self, path: Path | str, where: str | None = None, *, group: str = "", events: bool = True, tokens: bool = False
+    ) -> Exported:
+        """Write the runs that a condition is true of to a Parquet file, a row each, the oldest first.
+
+        Objects (scores, labels, tools, times, params and the data of events) are JSON texts in it.
+
+        Args:
+            path: The file; replaced when it is there, once all is written.
+            where: The condition, see `select`; None is every run.
+            group: Only in this group and those below it; empty for all.
+            events: Also what happened in each run, as a list.
+            tokens: Also what the messages were sampled as, as a list.
+
+        Raises:
+            MissingExtraError: When the extra `frames` is not installed.
+            UsageError: When `where` is no condition, or the file cannot be written.
+            RunIndexError: When the index cannot be read.
+        """
+        condition = Condition.of(where, group=group)
+        return write_parquet(self._reader, condition, Path(path), events=events, tokens=tokens)
+
     def flush(self) -> None:
         """Wait until all that was recorded so far is written and can be searched for.
 
@@ -341,6 +444,9 @@ class RunIndex:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _size_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._folder.glob(f"{FILE_NAME}*"))
 
     def _writing(self) -> Writer:
         if self._writer is None:

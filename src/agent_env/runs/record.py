@@ -30,6 +30,7 @@ __all__ = [
     "SearchHit",
     "SearchPage",
     "ToolCount",
+    "Vacuumed",
     "place_of",
 ]
 
@@ -216,6 +217,11 @@ class RunSummary:
         return max(0.0, (self.ended_at_s or self.last_at_s) - self.opened_at_s)
 
     @property
+    def place(self) -> GroupPlace | None:
+        """Where its group stands in a training run; None where the group's name has another form."""
+        return place_of(self.group)
+
+    @property
     def policy_step(self) -> int | None:
         """The trainer's step whose weights played, by the label `policy_step`; None where it does not say."""
         step = self.labels.get("policy_step")
@@ -285,6 +291,16 @@ class RunRecord:
     events: tuple[RunEvent, ...]
     next_event: int | None
     """Pass it as `first` for the next page; None when these are the last so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    """What came of tidying an index up."""
+
+    before_bytes: int
+    after_bytes: int
+    is_search_rebuilt: bool
+    """Whether the search index was made anew: not while other processes write runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,13 +71,13 @@ def shaded(tokens: SampledTokens) -> Markup:
             look = f"tok tok-{_shade(probabilities[place])}"
         parts.append(f'<span class="{look}" title="{about}">{escape(visible(piece))}</span>')
     more = len(tokens.pieces) - _TOKENS
-    rest = f'<p class="quiet">and {more} more tokens, which the JSON has</p>' if more > 0 else ""
+    rest = f'<p class="tokens-note">and {more} more tokens, which the JSON has</p>' if more > 0 else ""
     return Markup(f'<pre class="tokens">{"".join(parts)}</pre>{rest}{_summary(tokens, probabilities)}')
 
 
 def _summary(tokens: SampledTokens, probabilities: list[float] | None) -> str:
     if not probabilities:
-        return f'<p class="quiet">{len(tokens.ids)} tokens; the trainer gave no probabilities.</p>'
+        return f'<p class="tokens-note">{len(tokens.ids)} tokens; the trainer gave no probabilities.</p>'
     logprobs = tokens.logprobs or ()
     mean = sum(logprobs) / len(logprobs)
     places = sorted(range(len(probabilities)), key=probabilities.__getitem__)[:_UNLIKELIEST]
@@ -86,7 +86,7 @@ def _summary(tokens: SampledTokens, probabilities: list[float] | None) -> str:
         for place in places
         if place < len(tokens.pieces)
     )
-    return f'<p class="quiet">{len(tokens.ids)} tokens, mean log-probability {mean:.3f}. Least likely: {least}</p>'
+    return f'<p class="tokens-note">{len(tokens.ids)} tokens, mean log-probability {mean:.3f}. Least likely: {least}</p>'
 
 
 def _shade(probability: float) -> int:

@@ -62,10 +62,10 @@ class Rollout:
 def read_head(conn: sqlite3.Connection, run: RunSummary) -> Head:
     """Read a run's params and tags."""
     row = conn.execute(
-        "SELECT body FROM heads WHERE run_key = (SELECT key FROM runs WHERE run_id = ?)", (run.run_id,)
+        "SELECT body, codec FROM heads WHERE run_key = (SELECT key FROM runs WHERE run_id = ?)", (run.run_id,)
     ).fetchone()
     try:
-        head: Mapping[str, Any] = {} if row is None else decode(unpack(row[0]))
+        head: Mapping[str, Any] = {} if row is None else decode(unpack(row[0], row[1]))
     except RunIndexError as exc:
         return Head(params={}, tags=(), bundle_root="", damage=str(exc))
     return Head(
@@ -80,12 +80,12 @@ def read_events(conn: sqlite3.Connection, run: RunSummary, *, first: int, limit:
     """Read events from the place `first` on: at most `limit`, fewer where they are large, at least one where there is one."""
     events: list[RunEvent] = []
     size = 0
-    for first_seq, count, raw_bytes, body in _chunks(conn, run, first):
+    for first_seq, count, raw_bytes, body, codec in _chunks(conn, run, first):
         if len(events) >= limit or (events and size + raw_bytes > _PAGE_BYTES):
             break
         size += raw_bytes
         try:
-            found = _events(first_seq, body)
+            found = _events(first_seq, unpack(body, codec))
         except (RunIndexError, KeyError, TypeError, MemoryError) as exc:
             data = {"events": count, "why": str(exc) or type(exc).__name__}
             found = [RunEvent(seq=first_seq, kind=DAMAGED, at_s=run.opened_at_s, step="", turn=None, data=data)]
@@ -171,15 +171,15 @@ def neighbouring_runs(conn: sqlite3.Connection, run: RunSummary) -> Neighbours:
 def _chunks(conn: sqlite3.Connection, run: RunSummary, first: int) -> Generator[Sequence[Any]]:
     key = conn.execute("SELECT key FROM runs WHERE run_id = ?", (run.run_id,)).fetchone()[0]
     yield from conn.execute(
-        "SELECT first_seq, count, raw_bytes, body FROM chunks WHERE run_key = ? AND first_seq >= coalesce("
+        "SELECT first_seq, count, raw_bytes, body, codec FROM chunks WHERE run_key = ? AND first_seq >= coalesce("
         "(SELECT max(first_seq) FROM chunks WHERE run_key = ? AND first_seq <= ?), 0) ORDER BY first_seq",
         (key, key, first),
     )
 
 
-def _events(first_seq: int, body: bytes) -> list[RunEvent]:
+def _events(first_seq: int, lines: bytes) -> list[RunEvent]:
     found: list[RunEvent] = []
-    for seq, line in enumerate(unpack(body).split(b"\n"), first_seq):
+    for seq, line in enumerate(lines.split(b"\n"), first_seq):
         fields = decode(line)
         found.append(
             RunEvent(
