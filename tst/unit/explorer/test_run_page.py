@@ -255,6 +255,16 @@ async def test_where_the_time_went_is_a_bar_and_words(tell: Tell, look: Look, in
     assert (await look(f"/run/{silent.run_id}")).all("svg", class_="times") == []
 
 
+async def test_what_a_run_was_opened_with_is_on_its_page(tell: Tell, look: Look) -> None:
+    """Bundle and version, tags, labels, and the params folded."""
+    run = tell(params={"day": "2024-01-01"}, tags=("short", "easy"), labels={"player": "gold", "seed": 7})
+    page = await look(f"/run/{run.run_id}")
+    facts = page.one("dl", class_="facts").text
+    assert all(text in facts for text in ("bundle shop 1.0", "tags short, easy", "player gold", "seed 7", run.run_id))
+    assert page.one("details", class_="params").one("pre").text == '{"day": "2024-01-01"}'
+    assert "cannot be read" not in page.text
+
+
 async def test_a_damaged_part_of_a_run_is_told_and_the_rest_is_shown(
     tell: Tell, look: Look, index: RunIndex, tmp_path: Path
 ) -> None:
