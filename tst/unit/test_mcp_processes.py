@@ -19,6 +19,7 @@ import pytest
 
 from agent_env.bundle import McpSpec
 from agent_env.envs import EnvSession
+from agent_env.envs._mcp_turns import AT_ONCE
 from agent_env.envs.mcp import USUAL_PATIENCE, Patience, open_mcp_env
 from agent_env.errors import McpServerError
 
@@ -305,23 +306,79 @@ async def test_opening_and_closing_leaves_no_file_descriptor(tmp_path: Path) -> 
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-async def test_fifty_episodes_have_a_server_each(tmp_path: Path) -> None:
-    """Started, called and ended side by side."""
+async def test_sixty_four_episodes_have_a_server_each(tmp_path: Path) -> None:
+    """All are there at once; called and ended side by side, they leave no process, file descriptor or task."""
     server = Marked("pid")
+    async with opened(server, tmp_path):
+        pass
+    before = (sorted(os.listdir("/proc/self/fd")), len(asyncio.all_tasks()))
     pids: list[int] = []
+    all_are_there = asyncio.Event()
 
     async def play() -> None:
         async with opened(server, tmp_path) as env:
             first = await pids_of(env)
-            assert await pids_of(env) == first
             pids.extend(first)
+            if len(pids) == 64:
+                all_are_there.set()
+            await all_are_there.wait()
+            assert await pids_of(env) == first
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(50):
+        for _ in range(64):
             group.create_task(play())
-    assert len(set(pids)) == 50
+    assert len(set(pids)) == 64
     assert are_there(pids) == []
     assert server.left() == []
+    assert (sorted(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())) == before
+
+
+async def passes() -> None:
+    """Have the loop go around often enough for what waits for nothing else."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def starting(folder: Path) -> AsyncGenerator[list[asyncio.Task[None]]]:
+    """As many servers as may start at once, none of which comes to be ready."""
+    async with opened(Marked("pid"), folder):
+        pass  # the SDK is imported by then
+    server = Marked("hangs_at_start")
+    tasks = [asyncio.create_task(play_on(server, folder)) for _ in range(AT_ONCE)]
+    await passes()
+    assert len(server.left()) >= AT_ONCE
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            await cancelled(task)
+
+
+async def test_of_many_servers_a_few_start_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one starts when one of them is ready, or is given up."""
+    monkeypatch.setattr("agent_env.envs._mcp_turns.TURN_S", 1000.0)
+    server = Marked("pid")
+
+    async def play() -> None:
+        async with opened(server, tmp_path):
+            pass
+
+    async with starting(tmp_path) as others:
+        task = asyncio.create_task(play())
+        await passes()
+        assert server.left() == []
+        await cancelled(others[0])
+        await task
+
+
+async def test_servers_that_take_long_to_start_do_not_keep_others_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They often wait themselves; a while after they have begun the next ones do."""
+    monkeypatch.setattr("agent_env.envs._mcp_turns.TURN_S", 0.05)
+    async with starting(tmp_path) as others, opened(Marked("pid"), tmp_path):
+        assert not any(task.done() for task in others)
 
 
 @pytest.fixture

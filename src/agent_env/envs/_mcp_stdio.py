@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
@@ -20,6 +20,7 @@ from pydantic_core import from_json
 from agent_env.envs._mcp_command import empty_folder
 from agent_env.envs._mcp_process import Patience, ServerCommand, ServerProcess
 from agent_env.envs._mcp_streams import Reading, Streams, Writing
+from agent_env.envs._mcp_turns import turn_to_start
 from agent_env.envs._mcp_watch import MAX_MESSAGE_BYTES, EndedError, Watch, is_too_much
 
 __all__ = ["StdioServer"]
@@ -49,12 +50,13 @@ class StdioServer:
             CannotStartError: When its program cannot be run.
         """
         async with AsyncExitStack() as stack:
+            has_started = await stack.enter_async_context(turn_to_start())
             folder = self._command.folder
             if folder is None:
                 folder = await stack.enter_async_context(empty_folder())
             stack.push_async_callback(self._close)
             await self._process.connect(folder)
-            yield _Incoming(self._process, self._watch), _Outgoing(self._process, self._watch)
+            yield _Incoming(self._process, self._watch, has_started), _Outgoing(self._process, self._watch)
 
     async def _close(self) -> None:
         await self._process.close(at_once=bool(self._watch.fault))
@@ -67,9 +69,10 @@ class StdioServer:
 class _Incoming(Reading):
     """What the server writes, a line of its standard output each."""
 
-    def __init__(self, process: ServerProcess, watch: Watch) -> None:
+    def __init__(self, process: ServerProcess, watch: Watch, has_started: Callable[[], None]) -> None:
         self._process = process
         self._watch = watch
+        self._has_started = has_started
 
     async def receive(self) -> SessionMessage | Exception:
         try:
@@ -78,6 +81,7 @@ class _Incoming(Reading):
                 await asyncio.sleep(0)
                 message = self._message(await self._process.lines.readuntil(b"\n"))
                 if message is not None:
+                    self._has_started()
                     return SessionMessage(message)
         except asyncio.LimitOverrunError:
             self._watch.ended(f"wrote a line of more than {MAX_MESSAGE_BYTES // 2**20} MiB on its standard output")

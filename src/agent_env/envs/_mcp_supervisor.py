@@ -221,11 +221,35 @@ class _Watch:
 
 def _descendants(top: int) -> list[int]:
     """Return the processes under one, as far as `/proc` tells."""
+    children_of = _children if os.path.exists(f"/proc/{top}/task/{top}/children") else _children_of_all().get
+    found: list[int] = []
+    left = [top]
+    while left:
+        below = children_of(left.pop()) or []
+        found += below
+        left += below
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:
+        pass  # it has ended, and its children are ours now
+    return found
+
+
+def _children_of_all() -> dict[int, list[int]]:
+    """Return the children of all processes, for a kernel that does not tell those of one: it takes longer the more there are."""
     children: dict[int, list[int]] = {}
     try:
         names = os.listdir("/proc")
     except OSError:
-        return []
+        return children
     for name in names:
         if name.isdigit():
             try:
@@ -234,10 +258,4 @@ def _descendants(top: int) -> list[int]:
             except (OSError, ValueError, IndexError):
                 continue  # it has ended
             children.setdefault(parent, []).append(int(name))
-    found: list[int] = []
-    left = [top]
-    while left:
-        below = children.get(left.pop(), ())
-        found += below
-        left += below
-    return found
+    return children
