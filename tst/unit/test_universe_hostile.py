@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,15 +25,7 @@ from agent_env.universe.directory_diff import DirectoryState, directory_differen
 from agent_env.verify.function import StepFailedError
 from agent_env.verify.state import LeftState, WantedState, state_score
 
-
-@pytest.fixture(autouse=True)
-def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary directory of the test's own, in which nothing is left."""
-    folder = tmp_path / "temp"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
-    assert list(folder.iterdir()) == []
+pytestmark = pytest.mark.usefixtures("temp")
 
 
 @pytest.fixture

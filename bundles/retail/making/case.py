@@ -132,6 +132,35 @@ class Case:
                 found.append(variant)
         return found
 
+    def swaps(self, order: Record, *, near: bool = True) -> list[tuple[Record, Record]]:
+        """Return two or three items of an order, each with a variant to have in its place.
+
+        Raises:
+            Unfit: When there are not as many.
+        """
+        found = [
+            (item, self.random.choice(variants))
+            for item in order["items"]
+            if (variants := self.variants(item, near=near))
+        ]
+        self.need(len(found) >= 2)
+        return found[:3]
+
+    def too_dear(self, order: Record, card: Record) -> tuple[Record, Record]:
+        """Return an item of an order, and a variant of it whose difference in price a gift card does not cover.
+
+        Raises:
+            Unfit: When there is none.
+        """
+        return self.pick(
+            [
+                (item, variant)
+                for item in order["items"]
+                for variant in self.variants(item, near=False)
+                if variant["price"] - item["price"] > card["balance"]
+            ]
+        )
+
     # What is written down.
 
     def ask(self, text: str) -> None:
@@ -156,6 +185,20 @@ class Case:
     def look_up(self, item: Record) -> None:
         """Let the clerk look at the variants of an item's product."""
         self.call("get_product_details", product_id=item["product_id"])
+
+    def swap(self, tool: str, order: Record, swaps: Sequence[tuple[Record, Record]], method_id: str) -> float:
+        """Let the clerk put variants in the place of items, with one of two tools; return what they cost more."""
+        self.look_at(order)
+        for item, _ in swaps:
+            self.look_up(item)
+        self.call(
+            tool,
+            order_id=order["order_id"],
+            item_ids=[item["item_id"] for item, _ in swaps],
+            new_item_ids=[variant["item_id"] for _, variant in swaps],
+            payment_method_id=method_id,
+        )
+        return round(sum(variant["price"] - item["price"] for item, variant in swaps), 2)
 
     def answer(self, text: str, *said: str) -> None:
         """Let the clerk answer; `said` is what the answer must hold, whatever else is in it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from making.case import Case, figure
 from making.database import Record, make_address
 from making.words import listed, place, thing, wish
@@ -40,16 +38,7 @@ def _return(case: Case, order: Record, items: list[Record], method_id: str) -> f
 
 def _exchange(case: Case, order: Record, swaps: list[tuple[Record, Record]], method_id: str) -> float:
     """Let the clerk exchange items; return what the new ones cost more."""
-    case.look_at(order)
-    for item, _ in swaps:
-        case.look_up(item)
-    arguments: dict[str, Any] = {
-        "item_ids": [item["item_id"] for item, _ in swaps],
-        "new_item_ids": [variant["item_id"] for _, variant in swaps],
-        "payment_method_id": method_id,
-    }
-    case.call("exchange_delivered_order_items", order_id=order["order_id"], **arguments)
-    return round(sum(variant["price"] - item["price"] for item, variant in swaps), 2)
+    return case.swap("exchange_delivered_order_items", order, swaps, method_id)
 
 
 def _delivered(case: Case, items: int = 1) -> Record:
@@ -166,9 +155,7 @@ def exchange_one(case: Case) -> None:
 def exchange_several(case: Case) -> None:
     """Several items are exchanged: in one call, for there is no second one."""
     order = _delivered(case, 2)
-    swaps = [(item, case.random.choice(found)) for item in order["items"] if (found := case.variants(item, near=False))]
-    case.need(len(swaps) >= 2)
-    swaps = swaps[:3]
+    swaps = case.swaps(order, near=False)
     method = case.pick(case.plain_methods())
     wanted = listed([f"the {thing(item)} for the same with {wish(item, variant)}" for item, variant in swaps])
     case.ask(f"About {order['order_id']}, which came yesterday: please exchange {wanted}.")
@@ -195,13 +182,7 @@ def exchange_gift_card_low(case: Case) -> None:
     """The gift card does not cover the difference."""
     order = _delivered(case)
     card, method = case.pick(case.methods("gift_card")), case.pick(case.plain_methods())
-    dear = [
-        (item, variant)
-        for item in order["items"]
-        for variant in case.variants(item, near=False)
-        if variant["price"] - item["price"] > card["balance"]
-    ]
-    item, variant = case.pick(dear)
+    item, variant = case.too_dear(order, card)
     case.ask(f"Exchange the {thing(item)} that came with {order['order_id']} for the same with {wish(item, variant)}.")
     case.detail("payment", f"The difference is to be paid by {case.named(card['id'])}.")
     case.detail("refused", f"If the balance is too low, charge all of the difference to {case.named(method['id'])}.")

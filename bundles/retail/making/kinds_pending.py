@@ -4,8 +4,6 @@ them.
 
 from __future__ import annotations
 
-from typing import Any
-
 from making.case import Case, figure
 from making.database import Record, make_address
 from making.words import listed, place, thing, wish
@@ -60,16 +58,7 @@ def _set_own_address(case: Case, address: Record) -> None:
 
 def _replace(case: Case, order: Record, swaps: list[tuple[Record, Record]], method_id: str) -> float:
     """Let the clerk replace items; return what the new ones cost more."""
-    case.look_at(order)
-    for item, _ in swaps:
-        case.look_up(item)
-    arguments: dict[str, Any] = {
-        "item_ids": [item["item_id"] for item, _ in swaps],
-        "new_item_ids": [variant["item_id"] for _, variant in swaps],
-        "payment_method_id": method_id,
-    }
-    case.call("modify_pending_order_items", order_id=order["order_id"], **arguments)
-    return round(sum(variant["price"] - item["price"] for item, variant in swaps), 2)
+    return case.swap("modify_pending_order_items", order, swaps, method_id)
 
 
 def _affordable(method: Record, more: float) -> bool:
@@ -280,9 +269,7 @@ def items_one(case: Case) -> None:
 def items_several(case: Case) -> None:
     """Several items are replaced: in one call, for there is no second one."""
     order = case.plain(case.pick(case.with_status("pending")))
-    swaps = [(item, case.random.choice(found)) for item in order["items"] if (found := case.variants(item))]
-    case.need(len(swaps) >= 2)
-    swaps = swaps[:3]
+    swaps = case.swaps(order)
     method = case.pick(case.methods())
     case.need(_affordable(method, sum(variant["price"] - item["price"] for item, variant in swaps)))
     wanted = listed([f"the {thing(item)} with {wish(item, variant)}" for item, variant in swaps])
@@ -309,13 +296,7 @@ def items_gift_card_low(case: Case) -> None:
     """The gift card does not cover the difference."""
     order = case.plain(case.pick(case.with_status("pending")))
     card, method = case.pick(case.methods("gift_card")), case.pick(case.plain_methods())
-    dear = [
-        (item, variant)
-        for item in order["items"]
-        for variant in case.variants(item, near=False)
-        if variant["price"] - item["price"] > card["balance"]
-    ]
-    item, variant = case.pick(dear)
+    item, variant = case.too_dear(order, card)
     case.ask(f"I have second thoughts about {order['order_id']}: I want the {thing(item)} with {wish(item, variant)}.")
     case.detail("payment", f"Pay the difference from {case.named(card['id'])}.")
     case.detail(
