@@ -81,6 +81,8 @@ def percent(share: float) -> str:
 
 def duration(seconds: float) -> str:
     """How long."""
+    if 0 < seconds < 0.0005:
+        return "<\u202f1\u202fms"
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f}\u202fms"
     if seconds < 59.95:
