@@ -55,11 +55,13 @@ async def test_arguments_that_typing_changed_stand_beside_what_was_written(tell:
     assert [title.text for title in item(page, broken).all("h4")] == ["as the model wrote them", "error"]
 
 
-async def test_what_broke_a_long_run_is_on_top_of_its_first_page(tell: Tell, look: Look) -> None:
-    """The failure with its traceback folded, though its event is thousands later, and a link to where it happened."""
+@pytest.mark.parametrize("answer", ["", "x" * 3_000_000])
+async def test_what_broke_a_long_run_is_on_top_of_its_first_page(tell: Tell, look: Look, answer: str) -> None:
+    """The failure with its traceback folded, though its event is hundreds later, and a link to where it happened."""
     run = tell()
     for number in range(700):
         run.says(f"line {number}")
+    run.call("read", {}, answer)
     seq = run.say(
         EventKind.FAILURE, "sold", kind="verifier_raised", message="KeyError: 'x'", traceback="File 'sold.py'"
     )

@@ -96,8 +96,19 @@ def read_events(conn: sqlite3.Connection, run: RunSummary, *, first: int, limit:
 
 
 def read_last(conn: sqlite3.Connection, run: RunSummary) -> list[RunEvent]:
-    """Read a run's last events, where its scores and its failure are."""
-    return read_events(conn, run, first=max(0, run.events - _LAST), limit=_LAST)
+    """Read a run's last events, where its scores and its failure are: some dozens, fewer where they are large."""
+    key = conn.execute("SELECT key FROM runs WHERE run_id = ?", (run.run_id,)).fetchone()[0]
+    rows = conn.execute(
+        "SELECT first_seq, count, raw_bytes FROM chunks WHERE run_key = ? ORDER BY first_seq DESC", (key,)
+    )
+    first, count, size = run.events, 0, 0
+    for first_seq, events, raw_bytes in rows:
+        if count and size + raw_bytes > _PAGE_BYTES:
+            break
+        first, count, size = first_seq, count + events, size + raw_bytes
+        if count >= _LAST:
+            break
+    return read_events(conn, run, first=first, limit=count)
 
 
 def rollouts_of(conn: sqlite3.Connection, run: RunSummary) -> list[Rollout]:
