@@ -157,8 +157,8 @@ async def test_it_sees_no_process_but_its_own(open_jail: OpenBox, mark: str) -> 
     """Neither the machine's nor another sandbox's: it cannot list, signal or trace them."""
     async with open_jail() as other, open_jail() as box:
         await other.run(SLEEP.format(mark))
-        names = (await box.run("ps -e -o comm= | sort -u")).text.split()
-        assert [name.partition("3")[0] for name in names] == ["bash", "ps", "python", "sort"]
+        names = (await box.run("ps -e -o comm=; true")).text.split()
+        assert {name.partition("3")[0] for name in names} == {"bash", "ps", "python"}
         listed = (await box.run("cat /proc/*/cmdline | tr '\\0' ' '")).text
         assert mark not in listed
         assert "pytest" not in listed
