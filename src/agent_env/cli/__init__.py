@@ -23,7 +23,7 @@ COMMANDS = {
     "schema": "Print the JSON Schema of a bundle's files.",
     "import": "Make a bundle of another project's tasks.",
     "train": "Train a model on a bundle: warm start, RL, held-out play.",
-    "runs": "List the groups of runs with counts and rewards.",
+    "runs": "List, search, export and delete runs.",
     "show": "Print one run's conversation.",
     "universe": "See what an episode changed in its universes.",
     "rescore": "Score recorded runs again.",

@@ -1,93 +1,207 @@
-"""`agent-env runs`: the groups of runs in a folder."""
+"""`agent-env runs`: what is in a runs folder, for reading, for other programs, and out of the way."""
 
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
-from agent_env.cli._tables import new_console, new_table
-from agent_env.runs import GroupSummary, RunIndex, RunState
-from agent_env.runs.visible import visible
+from agent_env._wording import counted
+from agent_env.cli._runs_tables import groups_table, runs_table
+from agent_env.cli._tables import new_console
+from agent_env.cli.show import command as show_command
+from agent_env.errors import UsageError
+from agent_env.runs import Exported, GroupSummary, RunIndex, RunPage, RunSummary
+from agent_env.runs.visible import one_line, visible
 
 __all__ = ["command"]
 
-_NAME_CHARS = 40
-_STYLES = {RunState.FAILED: "red", RunState.INTERRUPTED: "yellow", RunState.RUNNING: "blue"}
+_DEFAULT = "list"
+_EXCERPT_CHARS = 160
 
 
-@click.command("runs")
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+class _Runs(click.Group):
+    """Lists where no subcommand is named: `agent-env runs FOLDER`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+_folder = click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+_where = click.option("--where", help="Only runs of which this SQL expression is true, such as 'reward < 0.5'.")
+_group = click.option("--group", default="", help="Only this group and those below it.")
+
+
+@click.command("runs", cls=_Runs)
+def command() -> None:
+    """See, search, export and delete the runs of a folder; without a command, list its groups.
+
+    A condition (--where) is an SQL expression over the columns of a run: run_id, group, training, split, step, task, state,
+    cut, failure, reward, scores, labels, tools, messages, calls, seconds, opened_at, ... (docs/runs.md has them all), such as
+    "reward < 0.5 AND state = 'completed'" or "scores ->> '$.polite' = 0".
+    """
+
+
+@command.command("list")
+@_folder
+@_group
+@_where
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Runs to list, the newest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
-def command(folder: Path, *, as_json: bool) -> None:
-    """List the groups of runs in FOLDER (default: ./runs) with counts and rewards."""
+def list_(folder: Path, group: str, where: str | None, limit: int, *, as_json: bool) -> None:
+    """List the groups of runs in FOLDER (default: ./runs); with --group or --where, the runs."""
     with RunIndex.open(folder, read_only=True) as index:
-        groups = index.groups()
+        if not group and where is None:
+            _list_groups(folder, index.groups(), as_json=as_json)
+            return
+        page = index.select(where, group=group, limit=min(limit, _MOST))
+    if group and where is None and not page.runs and not page.damaged:
+        raise UsageError(f"no group '{one_line(group)}' in {folder}: `agent-env runs {folder}` lists them")
+    _list_runs(page, as_json=as_json)
+
+
+_MOST = 100_000
+"""A list is held in memory; `export` is not."""
+
+
+def _list_groups(folder: Path, groups: Sequence[GroupSummary], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([_plain(group) for group in groups], indent=1))
+        click.echo(json.dumps([asdict(group) | {"cut": group.cut} for group in groups], indent=1))
     elif not groups:
         click.echo(f"{folder}: no runs yet")
     else:
         console = new_console()
-        console.print(_table(groups))
+        console.print(groups_table(groups))
         console.print(f"agent-env explore {folder}", style="dim", markup=False, highlight=False)
 
 
-def _plain(group: GroupSummary) -> dict[str, Any]:
-    return asdict(group) | {"cut": group.cut}
+def _list_runs(page: RunPage, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([_plain(run) for run in page.runs], indent=1))
+    elif not page.runs:
+        click.echo("no run is like that")
+    else:
+        new_console().print(runs_table(page.runs, with_group=len({run.group for run in page.runs}) > 1))
+        if page.next_page is not None:
+            click.echo("there are more: --limit lists them, `agent-env runs export` writes them all", err=True)
+    if page.damaged:
+        click.echo(f"{counted(page.damaged, 'run')} cannot be read: a part of the index is damaged", err=True)
 
 
-def _table(groups: list[GroupSummary]) -> Table:
-    table = new_table()
-    longest = max(len(group.name) for group in groups)
-    table.add_column("group", overflow="fold", no_wrap=longest <= _NAME_CHARS)
-    table.add_column("runs", justify="right", no_wrap=True)
-    table.add_column("mean reward", justify="right", no_wrap=True)
-    table.add_column("outcomes")
-    table.add_column("last write", justify="right", no_wrap=True)
-    for group in groups:
-        table.add_row(
-            Text(visible(group.name)),
-            str(group.runs),
-            _reward(group),
-            _outcomes(group),
-            _ago(group.last_at_s),
+def _plain(run: RunSummary) -> dict[str, Any]:
+    return asdict(run) | {"duration_s": run.duration_s}
+
+
+command.add_command(show_command)
+
+
+@command.command("search")
+@click.argument("text")
+@click.option(
+    "--runs", "folder", type=click.Path(path_type=Path), default=Path("runs"), help="The runs folder (default: ./runs)."
+)
+@_group
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Runs to list.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+def search(text: str, folder: Path, group: str, limit: int, *, as_json: bool) -> None:
+    """Find TEXT in prompts, messages, calls, answers, explanations and failures, the newest first.
+
+    All words must be in one of them; "quotes" ask for words in a row, an asterisk for a beginning: refund*.
+    """
+    with RunIndex.open(folder, read_only=True) as index:
+        page = index.search(text, group=group, limit=limit)
+    if as_json:
+        click.echo(
+            json.dumps([_plain(hit.run) | {"seq": hit.seq, "excerpt": hit.excerpt} for hit in page.hits], indent=1)
         )
-    return table
+    for hit in () if as_json else page.hits:
+        where = click.style(hit.run.run_id[:12], bold=True)
+        click.echo(f"{where}  {one_line(hit.run.task_id, 60)}  {visible(hit.run.group)}, event {hit.seq}")
+        click.echo(f"    {one_line(hit.excerpt, _EXCERPT_CHARS)}")
+    if not page.hits and not as_json:
+        click.echo("nothing found")
+    if page.next_page is not None:
+        click.echo("there may be more: --limit looks further", err=True)
+    if page.waiting:
+        click.echo(f"{counted(page.waiting, 'part')} of runs not searched: written a moment ago", err=True)
+    if page.damaged:
+        click.echo(f"{counted(len(page.damaged), 'run')} could not be looked through: damaged", err=True)
 
 
-def _outcomes(group: GroupSummary) -> Text:
-    text = Text()
-    for state, n in group.states.items():
-        if not n:
-            continue
-        kinds = ""
-        if state is RunState.FAILED and group.failures:
-            kinds = f" ({', '.join(f'{count} {kind}' for kind, count in group.failures.items())})"
-        text.append(", " if text else "")
-        text.append(visible(f"{n} {state}{kinds}"), style=_STYLES.get(state))
-    if group.cut:
-        text.append(f", {group.cut} cut")
-    return text
+@command.command("export")
+@_folder
+@click.option(
+    "--to", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="A .jsonl or .parquet file."
+)
+@_group
+@_where
+@click.option("--events/--no-events", default=True, show_default=True, help="Also every message, call, answer, score.")
+@click.option("--tokens", is_flag=True, help="Also what the messages were sampled as.")
+def export(folder: Path, file: Path, group: str, where: str | None, *, events: bool, tokens: bool) -> None:
+    """Write the runs of FOLDER (default: ./runs) to a file, a line or a row each, the oldest first."""
+    with RunIndex.open(folder, read_only=True) as index:
+        match file.suffix:
+            case ".jsonl":
+                done = index.export_jsonl(file, where, group=group, events=events, tokens=tokens)
+            case ".parquet":
+                done = index.export_parquet(file, where, group=group, events=events, tokens=tokens)
+            case _:
+                raise UsageError(f"{file}: the name says the form: write --to NAME.jsonl or --to NAME.parquet")
+    click.echo(f"{file}: {counted(done.runs, 'run')}")
+    _say_left_out(done)
 
 
-def _reward(group: GroupSummary) -> str:
-    if group.reward_mean is None:
-        return ""
-    if group.reward_se is None:
-        return f"{group.reward_mean:.3f}"
-    return f"{group.reward_mean:.3f} ± {group.reward_se:.3f}"
+def _say_left_out(done: Exported) -> None:
+    for run_id in done.damaged:
+        click.echo(f"left out, because it is damaged: run {run_id}", err=True)
+    if done.unreadable:
+        click.echo(f"left out, because a part of the index is damaged: {counted(done.unreadable, 'run')}", err=True)
 
 
-def _ago(at_s: float) -> str:
-    seconds = max(0.0, time.time() - at_s)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+@command.command("delete")
+@_folder
+@_group
+@_where
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(folder: Path, group: str, where: str | None, *, yes: bool) -> None:
+    """Delete runs of FOLDER (default: ./runs) for good: those of --group, those that --where is true of, or both.
+
+    The file keeps its size, and the words of deleted runs stay in its search index, until `agent-env runs vacuum`.
+    """
+    if not group and where is None:
+        raise click.UsageError("say which runs: --group NAME, --where CONDITION, or both; --where true is all of them")
+    with RunIndex.open(folder, read_only=True) as index:  # never makes an index where there is none
+        count = index.count(where, group=group)
+    if not count:
+        click.echo("no run is like that")
+        return
+    if not yes:
+        click.confirm(f"Delete {counted(count, 'run')} of {folder} for good?", abort=True)
+    with RunIndex.open(folder) as index:
+        deleted = index.delete(where or "true", group=group)
+    click.echo(f"deleted {counted(deleted, 'run')}")
+
+
+@command.command("vacuum")
+@_folder
+def vacuum(folder: Path) -> None:
+    """Give the room of deleted runs in FOLDER (default: ./runs) back to the disk.
+
+    Takes as much room again meanwhile, and holds up whoever writes: not for while a training is under way.
+    """
+    RunIndex.open(folder, read_only=True).close()
+    with RunIndex.open(folder) as index:
+        done = index.vacuum()
+    click.echo(f"{_megabytes(done.before_bytes)} before, {_megabytes(done.after_bytes)} now")
+    if not done.is_search_rebuilt:
+        click.echo("the words of deleted runs are still in the search index: other processes are writing", err=True)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -12,7 +12,9 @@ from agent_env.runs._reading import Reader, dead_json, runs_by_key
 from agent_env.runs._where import Condition, keys_where
 from agent_env.runs.record import RunOrder, RunPage, RunState, RunSummary
 
-__all__ = ["Listed", "go_through", "read_page", "select_page"]
+__all__ = ["Listed", "count", "go_through", "read_page", "select_page"]
+
+_COUNTED_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,18 @@ def go_through(reader: Reader, condition: Condition, *, size: int) -> Generator[
         if len(found.keys) < size:
             return
         after = found.keys[-1]
+
+
+def count(reader: Reader, condition: Condition) -> int:
+    """How many runs a condition is true of. Raises as `go_through` does."""
+    total, after = 0, 0
+    while True:
+        with reader.asking(limit_s=60.0) as conn:
+            keys, _ = keys_where(conn, condition, order=RunOrder.OLDEST, limit=_COUNTED_AT_ONCE, after=after)
+        total += len(keys)
+        if len(keys) < _COUNTED_AT_ONCE:
+            return total
+        after = keys[-1]
 
 
 def _list(

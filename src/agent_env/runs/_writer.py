@@ -334,7 +334,7 @@ class Writer:
             until = self._due_at
             if self._carried or self._owed:
                 until = min(until, now + _RETRY_S)
-            elif self._words or self._chores:
+            elif self._chores or (self._words and self._writer_key is not None):
                 if now >= self._idle_from:
                     return False
                 until = min(until, self._idle_from)

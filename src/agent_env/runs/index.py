@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,11 +16,12 @@ import anyio
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._batch import delete_runs, delete_some_runs, mark_interrupted
 from agent_env.runs._indexing import catch_up_some, has_left_overs
-from agent_env.runs._listing import go_through, read_page, select_page
+from agent_env.runs._listing import count, go_through, read_page, select_page
 from agent_env.runs._reading import Reader, read_groups, read_record, read_sampled, read_summary
 from agent_env.runs._schema import FILE_NAME, busy_retried, connect_reader, connect_writer, saying
 from agent_env.runs._search import search
 from agent_env.runs._sink import RunSink, new_sink
+from agent_env.runs._version_1 import fill_some_totals, has_runs_without_totals
 from agent_env.runs._where import Condition
 from agent_env.runs._writer import Writer
 from agent_env.runs.export import Exported, frame_of, write_jsonl, write_parquet
@@ -84,13 +85,13 @@ class RunIndex:
         try:
             with saying(file):
                 busy_retried(lambda: mark_interrupted(conn))
-                is_behind = busy_retried(lambda: has_left_overs(conn))
+                chores = busy_retried(lambda: _left_to_do(conn))
         except BaseException:
             conn.close()
             raise
         writer = Writer(file, conn)
-        if is_behind:
-            writer.when_idle(catch_up_some)
+        for chore in chores:
+            writer.when_idle(chore)
         return cls(folder, reader=Reader(file), writer=writer)
 
     @property
@@ -188,6 +189,10 @@ class RunIndex:
         condition = Condition.of(where, group=group)
         with self._reader.asking() as conn:
             return select_page(conn, condition, order=order, limit=limit, after=after)
+
+    def count(self, where: str | None = None, *, group: str = "") -> int:
+        """How many runs a condition is true of. See `select` for what it can say, and what it raises."""
+        return count(self._reader, Condition.of(where, group=group))
 
     def all_runs(self, group: str, *, state: RunState | None = None) -> Generator[RunSummary]:
         """Go through a group's runs, fetched a page at a time.
@@ -452,6 +457,16 @@ class RunIndex:
         if self._writer is None:
             raise RunIndexError(f"{self._folder}: the run index was opened read-only")
         return self._writer
+
+
+def _left_to_do(conn: sqlite3.Connection) -> list[Callable[[sqlite3.Connection], bool]]:
+    """What processes that are gone, or an older version, left to who opens the index next."""
+    chores: list[Callable[[sqlite3.Connection], bool]] = []
+    if has_runs_without_totals(conn):
+        chores.append(fill_some_totals)
+    if has_left_overs(conn):
+        chores.append(catch_up_some)
+    return chores
 
 
 def _check_group(group: str) -> None:
