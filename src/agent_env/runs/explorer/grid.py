@@ -56,15 +56,16 @@ def _cell(rollout: Rollout, low: float, high: float, choosing: tuple[str | None,
         marks.append(rollout.cut)
     if rollout.failure_kind is not None:
         marks.append(rollout.failure_kind)
-    mark = escape(one_line(", ".join(marks).replace("_", " "), 60))
+    below = f'<span class="mark">{escape(one_line(", ".join(marks).replace("_", " "), 60))}</span>' if marks else ""
     again = f'<span class="again">try {rollout.attempt + 1}</span>' if rollout.attempt else ""
+    run_id = escape(rollout.run_id)
     title = escape(_title(rollout))
     value_class = "value" if score is not None else "value word"
     chosen = "" if choosing is None else _choices(rollout, choosing)
     return (
-        f'<li class="cell {looks}"><a data-cell href="/run/{escape(rollout.run_id)}" title="{title}">'
+        f'<li id="r{run_id}" class="cell {looks}"><a data-cell href="/run/{run_id}" title="{title}">'
         f'<span class="{value_class}">{value}</span>{again}'
-        f"{f'<span class=mark>{mark}</span>' if mark else ''}</a>{chosen}</li>"
+        f"{below}</a>{chosen}</li>"
     )
 
 

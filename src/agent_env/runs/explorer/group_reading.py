@@ -11,6 +11,7 @@ import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple
 
 from agent_env.errors import UsageError
@@ -95,6 +96,11 @@ class TaskRow:
     rollouts: tuple[Rollout, ...]
     more: int
     """Rollouts that are not among them."""
+
+    @property
+    def name_id(self) -> str:
+        """An id for its row, so that it is found again when others come between: a name may have any sign in it."""
+        return f"t{blake2b(self.task.encode('utf-8', 'replace'), digest_size=8).hexdigest()}"
 
     @property
     def extremes(self) -> tuple[Rollout, Rollout] | None:
