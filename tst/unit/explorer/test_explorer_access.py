@@ -115,6 +115,7 @@ async def test_every_answer_forbids_what_it_does_not_need(explorer: httpx.AsyncC
     assert headers["x-frame-options"] == "DENY"
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["cross-origin-opener-policy"] == "same-origin"
     assert "access-control-allow-origin" not in headers
     assert headers["cache-control"] == ("max-age=300" if path.startswith("/static") else "no-store")
 

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 from agent_env.errors import UsageError
 
-__all__ = ["TOKEN_CHARS", "Access", "is_loopback"]
+__all__ = ["TOKEN_CHARS", "Access", "is_loopback", "name_of"]
 
 TOKEN_CHARS = 16
 """A shorter token is refused."""
@@ -51,7 +51,7 @@ class Access:
 
     def knows_host(self, host: str) -> bool:
         """Whether the Host header names this machine. A site of another name that points here must read nothing."""
-        name = _name_of(host)
+        name = name_of(host)
         if name in _LOOPBACK or name in self.hosts:
             return True
         return self.is_public and (_is_address(name) or name in _own_names())
@@ -103,7 +103,7 @@ def _own_names() -> set[str]:
     return {socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
-def _name_of(host: str) -> str:
+def name_of(host: str) -> str:
     """A Host header without its port, in small letters."""
     if host.startswith("["):
         name, bracket, port = host[1:].partition("]")

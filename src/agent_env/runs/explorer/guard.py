@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_env.runs.explorer.access import Access
+from agent_env.runs.explorer.access import Access, is_loopback, name_of
 from agent_env.runs.explorer.render import as_html
 
 __all__ = ["Guard"]
@@ -19,7 +19,6 @@ __all__ = ["Guard"]
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -47,7 +46,10 @@ class Guard:
             await self._app(scope, receive, send)
         if scope["type"] != "http":
             return
-        await self._answering(scope)(scope, receive, _with_headers(send))
+        headers = dict(_HEADERS)
+        if scope.get("scheme") == "https" or is_loopback(name_of(Headers(scope=scope).get("host", ""))):
+            headers["cross-origin-opener-policy"] = "same-origin"  # elsewhere browsers complain of it
+        await self._answering(scope)(scope, receive, _with_headers(send, headers))
 
     def _answering(self, scope: Scope) -> ASGIApp:
         headers = Headers(scope=scope)
@@ -137,18 +139,18 @@ def _cookie(header: str, name: str) -> str:
     return "" if found is None else found.value
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, added: Mapping[str, str]) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            _add(message)
+            _add(message, added)
         await send(message)
 
     return sending
 
 
-def _add(message: MutableMapping[str, Any]) -> None:
+def _add(message: MutableMapping[str, Any], added: Mapping[str, str]) -> None:
     headers = MutableHeaders(raw=list(message.get("headers", [])))
-    for name, value in _HEADERS.items():
+    for name, value in added.items():
         headers[name] = value
     headers.setdefault("cache-control", "no-store")
     message["headers"] = headers.raw
