@@ -124,7 +124,10 @@
     if (answer.status === 404) throw new Error("What this page shows is there no more.");
     if (!answer.ok) throw new Error(`The explorer cannot show this now (${answer.status}).`);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    // A radio button that comes new and chosen would take the choice from the one that was chosen here.
+    const chosen = document.querySelectorAll("input:checked");
     parts(fresh);
+    for (const input of chosen) input.checked = true;
     const list = fresh.getElementById("conversation");
     if (grows && list !== null) grown(conversation, list);
     document.title = fresh.title;
