@@ -3,7 +3,8 @@
     make bench-rollouts                                 (or: python bench/rollouts.py, in a venv with the trainer)
 
 Both sides play the same tasks through the cookbook's `do_group_rollout`: the same two Python tools with answers of about
-350 tokens, the same system prompt and prompts, the same scripted tokens from the policy, the same reward. Ours is
+350 tokens, which no two rollouts have in common, the same system prompt and prompts, the same scripted tokens from the policy,
+the same reward. Ours is
 `AgentEnvDatasetBuilder` with all it does in training: episodes, a verifier in a thread, every run recorded in a run index.
 The cookbook's is `build_agent_tool_env` (`AgentToolMessageEnv` in `EnvFromMessageEnv`), which records nothing. The vocabulary
 is Qwen3's own, the renderer `qwen3_disable_thinking`.
@@ -13,6 +14,8 @@ How it is measured:
 - *CPU* is the process's, all threads of it, with the process bound to one core. Each figure is the median of the repeats,
   with the lowest and highest in brackets; the two sides take turns. Imports and caches are warm. The cookbook's rollouts are
   played one after the other: several at once may raise `Already borrowed`.
+- *The same answers*: ours once more, with rollouts whose calls are answered alike in a group, as where a group looks up the same
+  things. Such an answer is rendered once.
 - *Train tokens* are those of all datums of `rl.data_processing.trajectory_to_data`. *The conversation* is the whole of it
   rendered once, by the renderer's `build_supervised_example`.
 - *CPU of one call* is what passes between two samplings of a rollout that is alone in its process; the garbage collector is
@@ -83,10 +86,16 @@ def page_text(book: int, page: int, lines: int) -> str:
     return "\\n".join(LINES[first : first + lines])
 """
 ENV = '''
+import itertools
 from agent_env import Env, ToolAnswer, tool
 from .library import page_text
 
+COPIES = itertools.count(1)
+
 class Orders(Env):
+    def __init__(self):
+        self.copy = next(COPIES)
+
     @tool
     def read_page(self, page: int) -> str:
         """Read one page of the order book.
@@ -95,7 +104,8 @@ class Orders(Env):
             page: Which page, from 0.
         """
         self.state["read"].append(page)
-        return page_text(self.params["book"], page, self.params["lines"])
+        copy = self.copy if self.params["own"] else 0
+        return f"Copy {copy}\\n{page_text(self.params['book'], page, self.params['lines'])}"
 
     @tool
     def submit(self, pages: int) -> ToolAnswer:
@@ -125,11 +135,12 @@ agents:
 """
 
 
-def write_bundle(root: Path, books: int) -> Path:
+def write_bundle(root: Path, books: int, *, own: bool) -> Path:
+    """A bundle in which each rollout has answers of its `own`, or those of a task have the same."""
     tasks = [
         {
             "id": f"book-{book}",
-            "params": {"book": book, "lines": ANSWER_LINES},
+            "params": {"book": book, "lines": ANSWER_LINES, "own": own},
             "prompt": "Read the pages of order book {{ params.book }}, one after the other, then submit.",
             "verify": {"python": "verifiers/read.py", "id": "read"},
         }
@@ -201,7 +212,8 @@ class Bench:
         self.vocabulary = vocabulary
         self.tokenizer = get_tokenizer(vocabulary)
         self.renderer = get_renderer(RENDERER, self.tokenizer, model_name=vocabulary)
-        self.bundle = write_bundle(folder / "orders", AT_ONCE)
+        self.bundle = write_bundle(folder / "orders", AT_ONCE, own=True)
+        self.bundle_of_same = write_bundle(folder / "same", AT_ONCE, own=False)
         self._batch = 0
         self._orders: Any = None
 
@@ -229,14 +241,14 @@ class Bench:
         body = ToolCall.FunctionBody(name=name, arguments=json.dumps(arguments))
         return {"role": "assistant", "content": text, "tool_calls": [ToolCall(function=body)]}
 
-    def ours(self, calls: int) -> Player:
-        """The builder's, recorded in a run index."""
+    def ours(self, calls: int, *, own: bool = True) -> Player:
+        """The builder's, recorded in a run index; a rollout has answers of its `own`, or those of its group."""
         from agent_env.training.tinker import AgentEnvDatasetBuilder
 
         async def groups(count: int, size: int) -> Sequence[Any]:
             self._batch += 1
             builder = AgentEnvDatasetBuilder(
-                bundle=str(self.bundle),
+                bundle=str(self.bundle if own else self.bundle_of_same),
                 model_name_for_tokenizer=self.vocabulary,
                 renderer_name=RENDERER,
                 runs=str(self.folder / "runs"),
@@ -307,7 +319,7 @@ class Bench:
             def _env(self) -> Any:
                 env = orders()
                 env.state = {"read": [], "submitted": None}
-                env.params = {"book": self.book, "lines": ANSWER_LINES}
+                env.params = {"book": self.book, "lines": ANSWER_LINES, "own": True}
                 tools: list[Any] = [
                     CookbookTool(spec["name"], spec["description"], spec["parameters"], env) for spec in shown
                 ]
@@ -340,7 +352,7 @@ class Bench:
         if self._orders is None:
             self._orders = load_bundle(self.bundle).envs["orders"].python.load()
         env = self._orders()
-        env.state, env.params = {"read": []}, {"book": book, "lines": ANSWER_LINES}
+        env.state, env.params = {"read": []}, {"book": book, "lines": ANSWER_LINES, "own": True}
         shown: list[Any] = [
             {"name": tool.spec.name, "description": tool.spec.description, "parameters": dict(tool.spec.parameters)}
             for tool in toolbox_of(self._orders).tools.values()
@@ -424,6 +436,7 @@ async def cost(bench: Bench, repeats: int) -> dict[str, Any]:
                 times[player.name].append((time.process_time() - began) / (count * size))
                 told[f"datums {calls} {player.name}"], told[f"tokens {calls} {player.name}"] = train_tokens(played[0])
         told[f"cpu {calls}"] = times
+        told[f"cpu same {calls}"] = await cost_of_same(bench, calls, *ours, repeats)
         told[f"whole {calls}"] = bench.whole(calls)
     told["steps"] = {}
     for player, rounds in ((bench.ours(64), 4 * repeats), (bench.theirs(64), 1)):
@@ -437,6 +450,28 @@ async def cost(bench: Bench, repeats: int) -> dict[str, Any]:
             each.append([later - mark for mark, later in zip(policy.marks, policy.marks[1:], strict=False)])
         told["steps"][player.name] = [statistics.median(step) for step in zip(*each, strict=True)]
     return told
+
+
+async def cost_of_same(bench: Bench, calls: int, count: int, size: int, repeats: int) -> list[float]:
+    """CPU of one of our rollouts, where those of a group have the same answers; each repeat has its own."""
+    player = bench.ours(calls, own=False)
+    times: list[float] = []
+    for _ in range(repeats):
+        policy = bench.policy(calls)
+        framing_forgets(bench)
+        gc.collect()
+        began = time.process_time()
+        await bench.play(player, policy, count, size)
+        times.append((time.process_time() - began) / (count * size))
+    return times
+
+
+def framing_forgets(bench: Bench) -> None:
+    """Have nothing remembered of the repeats before."""
+    from agent_env.training._framing import framing_of
+
+    framing = framing_of(RENDERER, bench.vocabulary)
+    framing._after_stand_in.clear()
 
 
 async def at_once(
@@ -703,6 +738,7 @@ def show(told: dict[str, Any], repeats: int) -> None:
         ratio = statistics.median(times_of[1]) / statistics.median(times_of[0])
         reach = "at least 15" if calls == 48 else ""
         table.add_row("  CPU per rollout", *(ms_of(each) for each in times_of), times(ratio), reach)
+        table.add_row("  with the same answers in a group", ms_of(cost[f"cpu same {calls}"]), "", "", "")
         rates = [[1 / each for each in side] for side in times_of]
         reach = "at least 3" if calls == 8 else ""
         table.add_row("  rollouts a second of one core", *(range_of(each) for each in rates), times(ratio), reach)

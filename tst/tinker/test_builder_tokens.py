@@ -93,7 +93,8 @@ async def test_a_call_costs_what_is_new(rig: Any) -> None:
     original = renderer.build_generation_prompt
     try:
         renderer.build_generation_prompt = lambda messages: (rendered.append(len(messages)), original(messages))[1]
-        await played(rig, [*[rig.call("add", number=1)] * 20, rig.reply("Done.")])
+        # Totals that no other test comes to: an answer that was rendered before is not rendered again.
+        await played(rig, [*[rig.call("add", number=1009)] * 20, rig.reply("Done.")])
     finally:
         del renderer.build_generation_prompt
     rendered = [messages for messages in rendered if messages > 1]  # the policy's own are of one message
@@ -261,3 +262,39 @@ async def test_a_reply_that_ends_in_end_of_text_is_a_clean_end(chat_rig: Any) ->
     assert len(trajectory_to_data(trajectory, 1.0)) == 2
     said = "System: Talk.\n\nUser: Hello.\n\nAssistant: Hi.\n\nUser: And now?\n\nAssistant:"
     assert tokenizer.decode(policy.prompts[1]) == said
+
+
+def test_the_same_answers_are_rendered_once(tokenizer_dir: Any) -> None:
+    """The rollouts of a group make many of the same calls; another answer, or another tool's, is rendered for itself."""
+    rendered: list[str] = []
+
+    class Counting(Qwen3InstructRenderer):
+        def render_message(self, message: Any, ctx: Any) -> Any:
+            rendered.append(message["content"])
+            return super().render_message(message, ctx)
+
+    register_renderer("counting", lambda tokenizer, image_processor=None: Counting(tokenizer))
+    try:
+        framing = framing_of("counting", str(tokenizer_dir))
+    finally:
+        unregister_renderer("counting")
+    start = framing.first([{"role": "user", "content": "Look."}])
+    said = framing.written({"role": "assistant", "content": "", "tool_calls": [call_of("look")]})
+
+    def after(text: str) -> Any:
+        rendered.clear()
+        answer = {"role": "tool", "content": text, "name": "look", "tool_call_id": ""}
+        return framing.continued(start, said, [answer])
+
+    first, was_rendered = after("a lamp"), list(rendered)
+    again = after("a lamp")
+    assert "a lamp" in was_rendered
+    assert rendered == []
+    assert again.to_ints() == first.to_ints()
+    assert after("a chair").to_ints() != first.to_ints()
+    assert "a chair" in rendered
+
+
+def call_of(name: str) -> ToolCall:
+    """A call of a tool."""
+    return ToolCall(function=ToolCall.FunctionBody(name=name, arguments="{}"))

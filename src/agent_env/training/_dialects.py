@@ -98,7 +98,7 @@ class Dialect(ABC):
     def stalls(self, text: str) -> bool:
         """Whether the cookbook's parser would take too long over a text: its expressions go through much in vain."""
         around = self._effort_around(text)
-        return around > _MAX_EFFORT or around + self._effort_within(self._blocks(text)) > _MAX_EFFORT
+        return around > _MAX_EFFORT or around + self._effort_within(text) > _MAX_EFFORT
 
     @abstractmethod
     def _blocks(self, text: str) -> list[Block]: ...
@@ -107,8 +107,8 @@ class Dialect(ABC):
     def _effort_around(self, text: str) -> int:
         """About how many characters are gone through in vain when the calls are looked for."""
 
-    def _effort_within(self, blocks: Sequence[Block]) -> int:
-        """As many when they are taken apart."""
+    def _effort_within(self, text: str) -> int:
+        """As many when the calls in it are taken apart."""
         return 0
 
 
@@ -229,8 +229,10 @@ class _ToolCallTags(Dialect):
                 at = end + len(close)
         return effort
 
-    def _effort_within(self, blocks: Sequence[Block]) -> int:
-        return sum(self._PARAMETER.effort(with_short_blanks(block.text)) for block in blocks) if self._PARAMETER else 0
+    def _effort_within(self, text: str) -> int:
+        if self._PARAMETER is None:
+            return 0
+        return sum(self._PARAMETER.effort(with_short_blanks(block.text)) for block in self._blocks(text))
 
     def _blocks(self, text: str) -> list[Block]:
         return [
@@ -253,10 +255,11 @@ class _FunctionTags(_ToolCallTags):
     _PARAMETER = _Span("<parameter=", "</parameter>", trims=True)
     _NAME_END = re.compile(r"[>\n]")
 
-    def _effort_within(self, blocks: Sequence[Block]) -> int:
+    def _effort_within(self, text: str) -> int:
+        blocks = self._blocks(text)
         lines = [line for block in blocks for line in self._NAME_END.split(block.text)]
         names = sum((line.count("<parameter=") - 1) * len(line) for line in lines if "<parameter=" in line)
-        return names + sum(self._effort_of_frame(block.text) for block in blocks) + super()._effort_within(blocks)
+        return names + sum(self._effort_of_frame(block.text) for block in blocks) + super()._effort_within(text)
 
     def _effort_of_frame(self, text: str) -> int:
         if text.removesuffix("</tool_call>").rstrip().endswith("</function>"):
@@ -307,8 +310,8 @@ class _Dsml(Dialect):
             return effort
         return effort + _effort_of_section(self._CALLS.search(text), text, self._CALL)
 
-    def _effort_within(self, blocks: Sequence[Block]) -> int:
-        return sum(self._PARAMETER.effort(block.raw) for block in blocks)
+    def _effort_within(self, text: str) -> int:
+        return sum(self._PARAMETER.effort(block.raw) for block in self._blocks(text))
 
     def _blocks(self, text: str) -> list[Block]:
         section = self._CALLS.search(text)

@@ -13,7 +13,6 @@ threads may share that (`_tokenizer.py`).
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cache
@@ -36,6 +35,7 @@ from agent_env.training._cookbook import (
 )
 from agent_env.training._cookbook import ToolSpec as CookbookToolSpec
 from agent_env.training._framing_probes import Next, Probes, StandIn
+from agent_env.training._remembered import Remembered, key_of
 from agent_env.training._template import Template
 from agent_env.training._tokenizer import shared_tokenizer
 
@@ -43,8 +43,6 @@ __all__ = ["Framing", "History", "extended", "framing_for", "framing_of"]
 
 logger = logging.getLogger(__name__)
 
-_REMEMBERED_TOKENS = 500_000
-"""Tokens of first prompts that are kept, in all: the rollouts of a group start from the same one, and this is some 18 MB."""
 _ERROR_CHARS = 300
 """Characters that are repeated of an error which is not ours: enough for what is wrong, without the page on what to try."""
 
@@ -127,8 +125,9 @@ class Framing:
         self._template = Template(renderer)
         self._calls = CallReader(renderer)
         self._probes = Probes(self._template, self.parser)
-        self._first: OrderedDict[tuple[object, ...], ModelInput] = OrderedDict()
-        self._first_tokens = 0
+        self._first = Remembered[ModelInput]()
+        self._after_stand_in = Remembered[tuple[int, ...]]()
+        """What was rendered for new messages of text after their stand-in: a group's rollouts make many of the same calls."""
         self._stand_ins: dict[Next, StandIn | str] = {}
         """For what may come next, what it is rendered after; or why it cannot be put after sampled tokens."""
         if history is History.TOKENS:
@@ -158,15 +157,12 @@ class Framing:
         return self._template.prefix(tools, system_prompt)
 
     def first(self, messages: list[Message]) -> ModelInput:
-        """The prompt that a conversation starts with."""
-        key = tuple(item for message in messages for item in ("", *message.items()))
-        if not all(isinstance(value, str) for message in messages for value in message.values()):
-            return self.whole(messages)  # an image is not told from another by what it prints as
-        if (known := self._first.get(key)) is None:
-            known = self._first[key] = self.whole(messages)
-            self._first_tokens += known.length
-            while self._first_tokens > _REMEMBERED_TOKENS and len(self._first) > 1:
-                self._first_tokens -= self._first.popitem(last=False)[1].length
+        """The prompt that a conversation starts with; the rollouts of a group start from the same one."""
+        key = key_of(messages)
+        known = self._first.get(key)
+        if known is None:
+            known = self.whole(messages)
+            self._first.put(key, known, tokens=known.length)
         return known
 
     def whole(self, messages: list[Message]) -> ModelInput:
@@ -192,7 +188,7 @@ class Framing:
         if rest is None:
             return None
         tokens, others = rest
-        return ModelInput(chunks=[*prompt.chunks, EncodedTextChunk(tokens=[*sampled, *tokens]), *others])
+        return ModelInput(chunks=[*prompt.chunks, EncodedTextChunk(tokens=(*sampled, *tokens)), *others])
 
     def written(self, message: Message) -> list[int]:
         """The tokens that a model writes for an assistant's message, as the renderer would have them.
@@ -254,9 +250,10 @@ class Framing:
         known = self._stand_ins.get(after)
         if not isinstance(known, StandIn):
             return None
-        tokens, others = self._template.split([*known.messages, *new])
+        tokens, others = self._after(known, new)
         if tokens[: len(known.open)] != known.open:
             # A template that says the date, on another day: from then on the old stand-in is of no use to anyone.
+            self._after_stand_in.clear()
             known = self._stand_ins[after] = self._probes.stand_in(after)
             if not isinstance(known, StandIn):
                 return None
@@ -268,7 +265,17 @@ class Framing:
             return None
         return (tokens[len(cut) :], others) if tokens[: len(cut)] == cut else None
 
+    def _after(self, known: StandIn, new: Sequence[Message]) -> tuple[list[int], list[Any]]:
+        """A stand-in with new messages behind it: the tokens up to the first image, and the chunks from there on."""
+        key = key_of(new)
+        remembered = self._after_stand_in.get(key)
+        if remembered is not None:
+            return list(remembered), []
+        tokens, others = self._template.split([*known.messages, *new])
+        self._after_stand_in.put(key, tuple(tokens), tokens=len(tokens))
+        return tokens, others
+
 
 def extended(prompt: ModelInput, *pieces: Sequence[int]) -> ModelInput:
     """`prompt` with more tokens after it."""
-    return ModelInput(chunks=[*prompt.chunks, *(EncodedTextChunk(tokens=list(piece)) for piece in pieces if piece)])
+    return ModelInput(chunks=[*prompt.chunks, *(EncodedTextChunk(tokens=tuple(piece)) for piece in pieces if piece)])

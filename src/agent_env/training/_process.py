@@ -6,9 +6,7 @@ A group builder holds paths and settings, so that it can be sent to another proc
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
@@ -18,7 +16,7 @@ from agent_env.bundle import Bundle, load_bundle
 from agent_env.errors import RunIndexError, TrainingError
 from agent_env.runs import RunIndex
 
-__all__ = ["bundle", "close_run_indexes", "hold_name", "opened", "run_index", "spare_the_collector"]
+__all__ = ["bundle", "close_run_indexes", "hold_name", "opened", "run_index"]
 
 _lock = threading.Lock()
 _bundles: dict[Path, Bundle] = {}
@@ -109,14 +107,3 @@ def close_run_indexes() -> None:
     finally:
         for file in names:
             file.close()
-
-
-@cache
-def spare_the_collector() -> None:
-    """Take what is there now out of the garbage collector's rounds, once in a process.
-
-    torch and transformers are some 400,000 objects that live as long as the process. A full round goes through all of them
-    and stops the event loop for as long.
-    """
-    gc.collect()
-    gc.freeze()

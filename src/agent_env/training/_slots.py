@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from weakref import WeakKeyDictionary
 
-__all__ = ["Slot", "Slots", "slots_for"]
+__all__ = ["Slot", "Slots", "any_taken", "slots_for"]
 
 
 class Slot:
@@ -76,3 +76,8 @@ def slots_for(name: str, limit: int | None) -> Slots:
     """
     by_name = _by_loop.setdefault(asyncio.get_running_loop(), {})
     return by_name.setdefault((name, limit), Slots(limit))
+
+
+def any_taken() -> bool:
+    """Whether an episode of any training of this process is under way."""
+    return any(slots.taken for by_name in list(_by_loop.values()) for slots in by_name.values())

@@ -110,7 +110,7 @@ def _joined(chunks: Sequence[Any]) -> list[Any]:
     joined: list[Any] = []
     for is_text, some in groupby(chunks, key=lambda chunk: isinstance(chunk, EncodedTextChunk)):
         if is_text:
-            joined.append(EncodedTextChunk(tokens=[token for chunk in some for token in chunk.tokens]))
+            joined.append(EncodedTextChunk(tokens=tuple(token for chunk in some for token in chunk.tokens)))
         else:
             joined.extend(some)
     return joined

@@ -19,7 +19,7 @@ from typing import Any
 
 from agent_env.bundle import Bundle, Task
 from agent_env.errors import RunIndexError
-from agent_env.training import _process
+from agent_env.training import _collector, _process
 from agent_env.training._adapter import ScoredWhenCut
 from agent_env.training._cookbook import (
     Env,
@@ -42,7 +42,7 @@ from agent_env.training._machine import check_machine
 from agent_env.training._pieces import TokenPieces
 from agent_env.training._playable import playable
 from agent_env.training._rollout import EpisodeEnv, RolloutSettings
-from agent_env.training._slots import slots_for
+from agent_env.training._slots import any_taken, slots_for
 from agent_env.training._steps import EvalGroup, Filing, TrainingSteps, train_group
 from agent_env.verify.reward import RewardRule, resolve_reward
 
@@ -245,6 +245,8 @@ class EpisodeDataset(RLDataset):
         """
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
+        if not any_taken():
+            _collector.collect()
         group: str | EvalGroup
         policy_step = None
         if self.is_test:
@@ -329,8 +331,8 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
     async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
         """Check everything that can be checked before training, and make the datasets.
 
-        Once in a process it also freezes the garbage collector's view of what is loaded (`gc.freeze`): a full round over the
-        trainer's modules would stop the rollouts for a quarter of a second, again and again.
+        Once in a process it also tells the garbage collector to leave out what is loaded (`gc.freeze`) and to make full rounds
+        seldom (`gc.set_threshold`): each would stop all rollouts for as long as it takes.
 
         Raises:
             BundleError: When the bundle has problems.
@@ -358,7 +360,7 @@ class AgentEnvDatasetBuilder(RLDatasetBuilder):
         train = self._dataset(opened, self.train_split, steps=steps)
         test = None if self.test_split is None else self._dataset(opened, self.test_split, steps=steps, is_test=True)
         await check_machine([*train.tasks, *(() if test is None else test.tasks)])
-        _process.spare_the_collector()
+        _collector.spare()
         return train, test
 
     def _dataset(self, opened: "_Opened", split: str, *, steps: TrainingSteps, is_test: bool = False) -> EpisodeDataset:
