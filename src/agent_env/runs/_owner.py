@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 __all__ = ["UNSEEN_S", "Owner", "this_process"]
@@ -31,12 +32,11 @@ class Owner:
         Args:
             last_write_at_s: When it last wrote, in Unix seconds; decides for a process in another container.
         """
-        here = this_process()
-        if self.boot != here.boot:
+        if self.boot != _boot():
             return False
-        if self.pid_space != here.pid_space:
+        if self.pid_space != _pid_space():
             return time.time() - last_write_at_s < UNSEEN_S
-        if here.started:
+        if self.started:
             return _started(self.pid) == self.started
         try:
             os.kill(self.pid, 0)
@@ -64,6 +64,7 @@ def _started(pid: int) -> str:
     return "" if state in {"Z", "X"} else started
 
 
+@cache
 def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -71,6 +72,7 @@ def _boot() -> str:
         return ""
 
 
+@cache
 def _pid_space() -> str:
     try:
         return str(Path("/proc/self/ns/pid").readlink())

@@ -32,13 +32,16 @@ from agent_env.runs.record import (
 __all__ = [
     "Reader",
     "dead_json",
+    "events_of",
     "is_corrupt",
     "moments",
     "read_groups",
     "read_record",
     "read_sampled",
     "read_summary",
+    "record_of",
     "runs_by_key",
+    "sampled_of",
     "summary_of",
 ]
 
@@ -191,33 +194,55 @@ def read_record(conn: sqlite3.Connection, run_id: str, *, first: int = 0, limit:
 
     Raises:
         UsageError: When no run, or more than one, has such an id.
+        RunIndexError: When what is asked for is damaged.
     """
     row = _run_row(conn, run_id)
-    head_row = conn.execute("SELECT body, codec FROM heads WHERE run_key = ?", (row["key"],)).fetchone()
+    return record_of(conn, row["key"], summary_of(row), first=first, limit=limit)
+
+
+def record_of(conn: sqlite3.Connection, key: int, run: RunSummary, *, first: int = 0, limit: int = 200) -> RunRecord:
+    """The run with this key, whose summary is `run`, and its events from the place `first` on.
+
+    Raises:
+        RunIndexError: When what is asked for is damaged.
+    """
+    head_row = conn.execute("SELECT body, codec FROM heads WHERE run_key = ?", (key,)).fetchone()
     head: Mapping[str, Any] = {} if head_row is None else decode(unpack(*head_row))
     events: list[RunEvent] = []
     size = 0
     chunks = conn.execute(
-        "SELECT first_seq, raw_bytes, body FROM chunks WHERE run_key = ? AND first_seq >= coalesce("
+        "SELECT first_seq, raw_bytes, codec, body FROM chunks WHERE run_key = ? AND first_seq >= coalesce("
         "(SELECT max(first_seq) FROM chunks WHERE run_key = ? AND first_seq <= ?), 0) ORDER BY first_seq",
-        (row["key"], row["key"], first),
+        (key, key, first),
     )
-    for first_seq, raw_bytes, body in chunks:
+    for first_seq, raw_bytes, codec, body in chunks:
         if len(events) >= limit or (events and size + raw_bytes > _PAGE_BYTES):
             break
         size += raw_bytes
-        lines = unpack(body).split(b"\n")
+        lines = unpack(body, codec).split(b"\n")
         events += [_event(seq, line) for seq, line in enumerate(lines, first_seq) if seq >= first]
     events = events[:limit]
     last = events[-1].seq + 1 if events else first
     return RunRecord(
-        run=summary_of(row),
+        run=run,
         params=head.get("params", {}),
         tags=tuple(head.get("tags", ())),
         bundle_root=head.get("bundle_root", ""),
         events=tuple(events),
-        next_event=last if last < row["events"] and events else None,
+        next_event=last if last < run.events and events else None,
     )
+
+
+def events_of(conn: sqlite3.Connection, key: int) -> Generator[RunEvent]:
+    """Go through the events of the run with this key.
+
+    Raises:
+        RunIndexError: When one is damaged.
+    """
+    chunks = conn.execute("SELECT first_seq, codec, body FROM chunks WHERE run_key = ? ORDER BY first_seq", (key,))
+    for first_seq, codec, body in chunks:
+        for seq, line in enumerate(unpack(body, codec).split(b"\n"), first_seq):
+            yield _event(seq, line)
 
 
 def read_sampled(
@@ -229,9 +254,18 @@ def read_sampled(
         UsageError: When no run, or more than one, has such an id.
         RunIndexError: When what was kept is damaged.
     """
+    return sampled_of(conn, _run_row(conn, run_id)["key"], first_message=first_message, limit=limit)
+
+
+def sampled_of(conn: sqlite3.Connection, key: int, *, first_message: int, limit: int) -> dict[int, SampledTokens]:
+    """What some messages of the run with this key were sampled as, by message.
+
+    Raises:
+        RunIndexError: When what was kept is damaged.
+    """
     rows = conn.execute(
         "SELECT message, body FROM tokens WHERE run_key = ? AND message >= ? ORDER BY message LIMIT ?",
-        (_run_row(conn, run_id)["key"], first_message, limit),
+        (key, first_message, limit),
     )
     return {message: unpack_tokens(body) for message, body in rows}
 
@@ -311,14 +345,17 @@ def _run_row(conn: sqlite3.Connection, run_id: str) -> sqlite3.Row:
 
 def _event(seq: int, line: bytes) -> RunEvent:
     fields = decode(line)
-    return RunEvent(
-        seq=seq,
-        kind=fields["kind"],
-        at_s=fields["at_s"],
-        step=fields["step"],
-        turn=fields["turn"],
-        data=fields["data"],
-    )
+    try:
+        return RunEvent(
+            seq=seq,
+            kind=fields["kind"],
+            at_s=fields["at_s"],
+            step=fields["step"],
+            turn=fields["turn"],
+            data=fields["data"],
+        )
+    except (LookupError, TypeError) as exc:
+        raise RunIndexError(f"a record in the run index is damaged: event {seq} has no {exc}") from exc
 
 
 def _group(row: sqlite3.Row, tallies: Mapping[str, Mapping[str, int]], lost: int) -> GroupSummary:

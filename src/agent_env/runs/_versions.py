@@ -155,7 +155,9 @@ UPDATE writers SET chunks_to = coalesce((SELECT max(key) FROM chunks), 0);
 CREATE INDEX writers_without_words ON writers (key) WHERE words_to < chunks_to;
 
 -- last_chunk_deleted: the greatest key of a chunk that was deleted.
+-- totals_from, totals_to: of the runs with greater keys than the first, up to the second, tools and times are not known yet.
 CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO marks SELECT 'totals_to', key FROM (SELECT max(key) AS key FROM runs) WHERE key IS NOT NULL;
 
 UPDATE groups SET (finished, messages, calls, call_errors, turns, seconds) = (
     SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(calls), 0), coalesce(sum(call_errors), 0),

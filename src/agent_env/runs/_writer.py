@@ -14,6 +14,7 @@ import atexit
 import logging
 import math
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -352,8 +353,9 @@ class Writer:
                     with self._wake:
                         self._chores.pop(0)
         except RunIndexError as exc:
-            rest_s = _RETRY_S
+            rest_s = random.uniform(0.002, 0.02)
             if not is_busy(exc.__cause__):
+                rest_s = _RETRY_S
                 logger.warning("%s (words for the search wait)", exc)
         self._checkpoints.look()
         self._idle_from = time.monotonic() + rest_s

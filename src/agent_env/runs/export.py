@@ -19,9 +19,9 @@ from agent_env._optional import FRAMES, require
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._codec import encode
 from agent_env.runs._listing import go_through
-from agent_env.runs._reading import Reader, read_record, read_sampled
+from agent_env.runs._reading import Reader, record_of, sampled_of
 from agent_env.runs._where import Condition
-from agent_env.runs.record import RunEvent, RunSummary, SampledTokens
+from agent_env.runs.record import RunEvent, RunRecord, RunSummary, SampledTokens
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs] -- it has types inside
@@ -30,6 +30,7 @@ __all__ = ["Exported", "frame_of", "write_jsonl", "write_parquet"]
 
 _TIMES = ("model", "tools", "env", "verify", "other")
 _PAGE = 500
+_EVENTS = 200
 _FRAME_PAGE = 5_000
 _SPOOL_BYTES = 8 << 20
 _ROW_GROUP_RUNS = 1_000
@@ -60,11 +61,11 @@ def write_jsonl(reader: Reader, condition: Condition, path: Path, *, events: boo
     """See `RunIndex.export_jsonl`."""
     count = _Count()
     with _new_file(path) as file:
-        for run in count.of(reader, condition):
+        for key, run in count.of(reader, condition):
             # A run may be larger than memory, and turn out to be damaged in its middle: not a part of a line is left then.
             with tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES) as line:
                 try:
-                    _write_line(line, reader, run, events=events, tokens=tokens)
+                    _write_line(line, reader, key, run, events=events, tokens=tokens)
                 except RunIndexError:
                     count.leave_out(run)
                     continue
@@ -82,9 +83,9 @@ def write_parquet(reader: Reader, condition: Condition, path: Path, *, events: b
     rows: list[dict[str, Any]] = []
     size = 0
     with _new_file(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-        for run in count.of(reader, condition):
+        for key, run in count.of(reader, condition):
             try:
-                row, row_bytes = _row(reader, run, events=events, tokens=tokens)
+                row, row_bytes = _row(reader, key, run, events=events, tokens=tokens)
             except RunIndexError:
                 count.leave_out(run)
                 continue
@@ -105,12 +106,12 @@ class _Count:
         self._unreadable = 0
         self._damaged: list[str] = []
 
-    def of(self, reader: Reader, condition: Condition) -> Iterator[RunSummary]:
+    def of(self, reader: Reader, condition: Condition) -> Iterator[tuple[int, RunSummary]]:
         for listed in go_through(reader, condition, size=_PAGE):
             self._unreadable += listed.damaged
-            for run in listed.runs:
+            for key, run in listed.runs_by_key.items():
                 self._runs += 1
-                yield run
+                yield key, run
 
     def leave_out(self, run: RunSummary) -> None:
         self._runs -= 1
@@ -135,60 +136,62 @@ def _new_file(path: Path) -> Generator[IO[bytes]]:
 
 
 def _write_line(
-    line: tempfile.SpooledTemporaryFile[bytes], reader: Reader, run: RunSummary, *, events: bool, tokens: bool
+    line: tempfile.SpooledTemporaryFile[bytes], reader: Reader, key: int, run: RunSummary, *, events: bool, tokens: bool
 ) -> None:
-    with reader.asking() as conn:
-        head = read_record(conn, run.run_id, limit=0)
-    start = {**_columns(run), "params": head.params, "tags": head.tags, "bundle_root": head.bundle_root}
+    record = _record(reader, key, run, limit=_EVENTS if events else 0)
+    start = {**_columns(run), "params": record.params, "tags": record.tags, "bundle_root": record.bundle_root}
     line.write(encode(start)[:-1])
     if events:
         line.write(b',"events":[')
-        for at, event in enumerate(_events(reader, run)):
+        for at, event in enumerate(_events(reader, key, record)):
             line.write(b"," if at else b"")
             line.write(encode(_event(event)))
         line.write(b"]")
     if tokens:
         line.write(b',"sampled":[')
-        for at, (message, sampled) in enumerate(_sampled(reader, run)):
+        for at, (message, sampled) in enumerate(_sampled(reader, key)):
             line.write(b"," if at else b"")
             line.write(encode(_tokens(message, sampled)))
         line.write(b"]")
     line.write(b"}\n")
 
 
-def _row(reader: Reader, run: RunSummary, *, events: bool, tokens: bool) -> tuple[dict[str, Any], int]:
+def _row(reader: Reader, key: int, run: RunSummary, *, events: bool, tokens: bool) -> tuple[dict[str, Any], int]:
     """A row of a Parquet file, and about how many bytes it is."""
-    with reader.asking() as conn:
-        head = read_record(conn, run.run_id, limit=0)
+    record = _record(reader, key, run, limit=_EVENTS if events else 0)
     row = _columns(run)
     for name in ("scores", "labels", "tools", "times"):
         row[name] = _text(row[name])
-    row |= {"params": _text(head.params), "tags": list(head.tags), "bundle_root": head.bundle_root}
+    row |= {"params": _text(record.params), "tags": list(record.tags), "bundle_root": record.bundle_root}
     size = 1_000
     if events:
-        told = [{**_event(event), "data": _text(event.data)} for event in _events(reader, run)]
+        told = [{**_event(event), "data": _text(event.data)} for event in _events(reader, key, record)]
         size += sum(len(event["data"]) for event in told)
         row["events"] = told
     if tokens:
-        row["sampled"] = [_tokens(message, sampled) for message, sampled in _sampled(reader, run)]
+        row["sampled"] = [_tokens(message, sampled) for message, sampled in _sampled(reader, key)]
         size += sum(16 * len(each["ids"]) for each in row["sampled"])
     return row, size
 
 
-def _events(reader: Reader, run: RunSummary) -> Iterator[RunEvent]:
-    first: int | None = 0
-    while first is not None:
-        with reader.asking() as conn:
-            record = read_record(conn, run.run_id, first=first)
+def _record(reader: Reader, key: int, run: RunSummary, *, first: int = 0, limit: int) -> RunRecord:
+    with reader.asking() as conn:
+        return record_of(conn, key, run, first=first, limit=limit)
+
+
+def _events(reader: Reader, key: int, record: RunRecord) -> Iterator[RunEvent]:
+    """The events of a run from those of `record` on."""
+    yield from record.events
+    while record.next_event is not None:
+        record = _record(reader, key, record.run, first=record.next_event, limit=_EVENTS)
         yield from record.events
-        first = record.next_event
 
 
-def _sampled(reader: Reader, run: RunSummary) -> Iterator[tuple[int, SampledTokens]]:
+def _sampled(reader: Reader, key: int) -> Iterator[tuple[int, SampledTokens]]:
     first = 0
     while True:
         with reader.asking() as conn:
-            found = read_sampled(conn, run.run_id, first_message=first, limit=50)
+            found = sampled_of(conn, key, first_message=first, limit=50)
         yield from found.items()
         if not found:
             return
