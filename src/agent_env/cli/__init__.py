@@ -28,6 +28,7 @@ COMMANDS = {
     "universe": "See what an episode changed in its universes.",
     "rescore": "Score recorded runs again.",
     "explore": "Browse runs in the explorer.",
+    "report": "Write one page about a group of runs, or a training run.",
     "engine": "The embedded engine: a Tinker-protocol server on this machine.",
     "completion": "Print the completion script for a shell.",
 }

@@ -6,6 +6,7 @@ Rendered on the server, read-only, for this machine alone.
 from __future__ import annotations
 
 from agent_env.runs.explorer.app import build_app
+from agent_env.runs.explorer.report import EPISODES, Report, make_report
 from agent_env.runs.explorer.serve import serve
 
-__all__ = ["build_app", "serve"]
+__all__ = ["EPISODES", "Report", "build_app", "make_report", "serve"]
