@@ -107,6 +107,26 @@ def test_a_task_may_prompt_another_agent_than_the_played_one(
     assert validate_bundle(root) == []
 
 
+def test_a_task_says_which_models_playing_it_asks(small_bundle: dict[str, str], write_bundle: WriteBundle) -> None:
+    """Those of agents that are prompted or lead, and of judges, each once; not one that is deployed and never asked."""
+    named = ("user", "boss", "idle", "judge")
+    models = "".join(f"  {name}: {{model: {name}, base_url: 'http://127.0.0.1:1/v1'}}\n" for name in named)
+    agents = "".join(f"  {name}: {{kind: model, model: {name}}}\n" for name in named[:3])
+    header = small_bundle["bundle.yaml"].split("agents:")[0] + (
+        f"models:\n{models}agents:\n  clerk: {{envs: []}}\n{agents}played: clerk\n"
+    )
+    deploy = "".join(f"- deploy_agent: {name}\n" for name in ("clerk", "user", "boss", "idle"))
+    task = (
+        f"id: a\nsteps:\n{deploy}- prompt: {{agent: clerk, by: user}}\n- prompt: {{agent: boss, text: Go.}}\n"
+        "- prompt: {agent: boss, text: Go on.}\n"
+        "- verify: {judge: {model: judge, prompt: 'Good?'}}\n  id: good\n"
+    )
+    bundle = load_bundle(write_bundle({**small_bundle, "bundle.yaml": header, "tasks/a.yaml": task}))
+    assert [model.model for model in bundle.task("a").models(judges=True)] == ["user", "boss", "judge"]
+    assert [model.model for model in bundle.task("a").models(judges=False)] == ["user", "boss"]
+    assert all(task.models(judges=True) == () for task in bundle.tasks.values() if task.id != "a")
+
+
 def test_task_defaults_are_for_what_a_short_task_does_not_say(
     small_bundle: dict[str, str], write_bundle: WriteBundle
 ) -> None:

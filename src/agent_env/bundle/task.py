@@ -239,6 +239,25 @@ class Task:
     line: int = field(default=1, compare=False, repr=False)
     """The line in that file, from 1."""
 
+    def models(self, *, judges: bool) -> tuple[ModelSpec, ...]:
+        """Return the models that playing the task asks, each once: those of agents that are prompted or lead, and of judges.
+
+        Args:
+            judges: Whether judges may be asked.
+        """
+        found: dict[ModelSpec, None] = {}
+        for step in self.steps:
+            match step:
+                case Prompt():
+                    names = [step.agent, *([step.source.by] if isinstance(step.source, Conversation) else ())]
+                    models = [self.bundle.agents[name].model for name in names]
+                    found |= dict.fromkeys(model for model in models if model is not None)
+                case Verify(verifier=JudgeVerifier(model=model)) if judges:
+                    found[model] = None
+                case _:
+                    pass
+        return tuple(found)
+
     def copy_params(self) -> dict[str, Any]:
         """Return `params` as a copy of one's own."""
         return marshal.loads(marshal.dumps(dict(self.params)))

@@ -19,7 +19,6 @@ from agent_env.bundle import (
     AgentKind,
     DeployAgent,
     DeployEnv,
-    JudgeVerifier,
     Prompt,
     RunCommand,
     RunPython,
@@ -66,21 +65,12 @@ async def own(core: Core) -> None:
     """Play an episode's steps, and close whatever they opened. What the sink raises comes out of here."""
     stack = AsyncExitStack()
     try:
-        if _asks_models(core):
+        if core.task.models(judges=judges_allowed(core.limits.judges)):
             await stack.enter_async_context(open_chat())  # else each question has a connection of its own
         await _Steps(core, stack).play()
     finally:
         core.is_closing = True
         await close_stack(stack, grace_s=core.limits.close_s, what=f"run {core.run_id}")
-
-
-def _asks_models(core: Core) -> bool:
-    bundle = core.task.bundle
-    return any(
-        (isinstance(step, DeployAgent) and bundle.agents[step.agent].model is not None)
-        or (isinstance(step, Verify) and isinstance(step.verifier, JudgeVerifier))
-        for step in core.task.steps
-    )
 
 
 class _Steps:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_env._wording import counted
-from agent_env.bundle import AddSkills, Bundle, Conversation, JudgeVerifier, Prompt, Task, Verify
+from agent_env.bundle import AddSkills, Bundle, Task
 from agent_env.episode._nowhere import Nowhere, NowherePlace
 from agent_env.episode._rehearsed import Causes, GoldAnswers
 from agent_env.episode.gold import gold_player
@@ -91,10 +91,10 @@ async def rehearse(
     """
     chosen = [task for task in (bundle.tasks.values() if tasks is None else tasks) if task.gold is not None]
     found = Rehearsal(
-        asks_models=[task.id for task in chosen if _asks_a_model(task)],
+        asks_models=[task.id for task in chosen if task.models(judges=True)],
         unshown_skills=[task.id for task in bundle.tasks.values() if _gives_unshown_skills(task)],
     )
-    todo = [task for task in chosen if not _asks_a_model(task)]
+    todo = [task for task in chosen if not task.models(judges=True)]
     causes, nowhere = Causes(bundle, env_lines or {}), Nowhere()
     done = 0
     waiting = iter(todo)
@@ -172,18 +172,6 @@ def _problem(task: Task, what: str, fix: str) -> Problem:
 def _gives_unshown_skills(task: Task) -> bool:
     agents = task.bundle.agents
     return any(isinstance(step, AddSkills) and not agents[step.agent].skills for step in task.steps)
-
-
-def _asks_a_model(task: Task) -> bool:
-    agents = task.bundle.agents
-    for step in task.steps:
-        if isinstance(step, Prompt):
-            names = [step.agent, *([step.source.by] if isinstance(step.source, Conversation) else [])]
-            if any(agents[name].model is not None for name in names):
-                return True
-        elif isinstance(step, Verify) and isinstance(step.verifier, JudgeVerifier):
-            return True
-    return False
 
 
 def _some(tasks: Sequence[str]) -> str:

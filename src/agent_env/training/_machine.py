@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent_env.bundle import DeployAgent, DeployEnv, JudgeVerifier, ModelSpec, SandboxSpec, Task, Verify
+from agent_env.bundle import DeployEnv, ModelSpec, SandboxSpec, Task
 from agent_env.chat import check_model
 from agent_env.sandbox import check_sandbox
 from agent_env.verify.permission import judges_allowed
@@ -22,22 +22,13 @@ async def check_machine(tasks: Iterable[Task]) -> None:
         UsageError: When a model's `base_url` is no URL.
     """
     sandboxes: list[SandboxSpec] = []
-    models: list[ModelSpec] = []
+    models: dict[ModelSpec, None] = {}
     for task in tasks:
+        models |= dict.fromkeys(task.models(judges=judges_allowed()))
         for step in task.steps:
-            match step:
-                case DeployEnv(env=name):
-                    sandbox = task.bundle.envs[name].sandbox
-                    if sandbox is not None and sandbox not in sandboxes:
-                        sandboxes.append(sandbox)
-                case DeployAgent(agent=name):
-                    model = task.bundle.agents[name].model
-                    if model is not None and model not in models:
-                        models.append(model)
-                case Verify(verifier=JudgeVerifier(model=model)) if judges_allowed() and model not in models:
-                    models.append(model)
-                case _:
-                    pass
+            sandbox = task.bundle.envs[step.env].sandbox if isinstance(step, DeployEnv) else None
+            if sandbox is not None and sandbox not in sandboxes:
+                sandboxes.append(sandbox)
     for model in models:
         check_model(model)
     for sandbox in sandboxes:
