@@ -24,8 +24,8 @@ class Channel(asyncio.Protocol):
         self._waiting: dict[bytes, asyncio.Future[list[bytes]]] = {}
         self._last_key = 0
         self._is_over = False
-        self.is_ready: asyncio.Future[None] = self._loop.create_future()
-        """Done when the other end has said so; an error when it has ended before."""
+        self.is_ready: asyncio.Future[bytes] = self._loop.create_future()
+        """Done when the other end has said so, with the code that it had to make for itself; an error when it has ended before."""
         self.has_ended = asyncio.Event()
         self.was_lost = False
         """Whether the other end went before it was told to."""
@@ -53,7 +53,7 @@ class Channel(asyncio.Protocol):
         key, answer = fields[:1], fields[1:]
         if key == [b"0"]:
             if not self.is_ready.done():
-                self.is_ready.set_result(None)
+                self.is_ready.set_result(answer[1] if len(answer) > 1 else b"")
             return
         waiting = self._waiting.pop(key[0], None) if key else None
         if waiting is not None and not waiting.done():
@@ -62,7 +62,7 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.was_lost = self.was_lost or not self._is_over
         self.has_ended.set()
-        self._fail("" if exc is None else f"{exc}")
+        self._fail("")  # what the other end said last tells more than how the socket broke
 
     def _lose(self, why: str) -> None:
         self.was_lost = True

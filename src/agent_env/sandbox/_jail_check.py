@@ -18,7 +18,7 @@ from agent_env.sandbox._launch import COMPILE, PYTHON_OPTIONS, sources
 from agent_env.sandbox._place import base_dir
 from agent_env.sandbox._uids import leased_uid
 
-__all__ = ["checked_jail", "found_or_likely_jail", "has_worked", "why_not"]
+__all__ = ["checked_jail", "found_jail", "has_worked", "likely_jail", "why_not"]
 
 _TRY_S = 30.0
 _IMPORTS = "import _ctypes,_signal,_socket,resource,select,sys\n"
@@ -51,24 +51,26 @@ def checked_jail() -> tuple[Jail, bytes | None]:
         return _found
 
 
-def found_or_likely_jail() -> tuple[Jail, bytes | None] | None:
-    """What `checked_jail` has found, or else most likely will, without trying it; None where it will find a fault."""
-    if _found is not None:
-        return _found
+def found_jail() -> tuple[Jail, bytes | None] | None:
+    """What `checked_jail` returns, where that is known by now."""
+    return _found
+
+
+def likely_jail() -> Jail | None:
+    """How a jail is made on most machines, without trying it; None where `checked_jail` will find a fault."""
     bwrap, setpriv, python = shutil.which("bwrap"), shutil.which("setpriv"), next(_pythons(), None)
     is_root = os.geteuid() == 0
     if bwrap is None or python is None or (is_root and setpriv is None):
         return None
-    jail = Jail(
+    return Jail(
         bwrap=bwrap, disables_userns=True, setpriv=setpriv if is_root else None, python=python[0], python_dir=python[1]
     )
-    return jail, None
 
 
-def has_worked(jail: Jail) -> None:
+def has_worked(jail: Jail, code: bytes | None) -> None:
     """Have later sandboxes be made as this one was, without trying anything."""
     global _found
-    _found = _found or (jail, None)
+    _found = _found or (jail, code)
 
 
 def _check() -> tuple[Jail, bytes | None]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.abc import InspectLoader
 from importlib.resources import files
 from importlib.util import MAGIC_NUMBER, find_spec
@@ -37,21 +37,22 @@ PYTHON_OPTIONS = ("-I", "-S", "-B", "-c")
 """A bare Python: nothing but its own library, and none of its start-up but what it cannot do without."""
 
 COMPILE = (
-    "import marshal,sys\nmagic,modules=marshal.loads(sys.stdin.buffer.read())\n"
+    "import marshal,sys\nmagic,_,modules=marshal.loads(sys.stdin.buffer.read())\n"
     "from _frozen_importlib_external import MAGIC_NUMBER\nif magic!=MAGIC_NUMBER:\n"
-    " code=[(n,compile(s,n,'exec',0,1,2))for n,s in modules]\n"
-    " sys.stdout.buffer.write(marshal.dumps(MAGIC_NUMBER)+marshal.dumps(code))"
+    " sys.stdout.buffer.write(marshal.dumps([(n,compile(s,n,'exec',0,1,2))for n,s in modules]))"
 )
-"""A program that makes `sources()` into what its own Python can run, unless that is what this one can run too."""
+"""A program that makes what is in `sources()` into what its own Python can run, unless that is what this one can run too."""
 
 _BOOT = (
     "import marshal,sys\nfrom _frozen_importlib_external import MAGIC_NUMBER\n"
-    "f=open(int(sys.argv[1]),'rb',closefd=False)\n"
-    "if marshal.load(f)!=MAGIC_NUMBER:sys.exit('its Python is of another version')\n"
-    "for n,code in marshal.load(f):\n m=sys.modules[n]=type(sys)(n)\n exec(code,m.__dict__)\n"
-    "m.main(*sys.argv[1:])"
+    "magic,code,modules=marshal.load(open(int(sys.argv[1]),'rb',closefd=False))\nmade=b''\n"
+    "if magic and magic!=MAGIC_NUMBER:\n"
+    " if not modules:sys.exit('its Python is of another version')\n"
+    " code=made=marshal.dumps([(n,compile(s,n,'exec',0,1,2))for n,s in modules])\n"
+    "for n,c in marshal.loads(code):\n m=sys.modules[n]=type(sys)(n)\n exec(c,m.__dict__)\n"
+    "m.main(made,*sys.argv[1:])"
 )
-"""Takes the code from the channel, with nothing behind it, and runs it."""
+"""Takes the code from the channel, with nothing behind it, makes it first when its Python cannot run what there is, and runs it."""
 
 _INSIDE = "agent_env.sandbox._inside"
 
@@ -74,7 +75,9 @@ class Launch:
     configuration: Sequence[Mapping[bytes, bytes]]
     """For the method `configure`: of each channel."""
     code: bytes | None = None
-    """What that Python runs; None where it is of the same version as this one."""
+    """What that Python can run; None where it can run what this one can, or is to make it."""
+    makes_code: bool = False
+    """Whether that Python may be of another version: then it gets the sources too, and its channel says what it has made."""
     arguments: Sequence[str] = ()
     """For the first process's `main`, after the channels."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -84,9 +87,17 @@ class Launch:
 
 def sources() -> bytes:
     """The modules that run inside, as every version of Python can read them, and what tells the version of this one."""
+    return _message(MAGIC_NUMBER, b"", _sources())
+
+
+def _message(magic: bytes, code: bytes, modules: Sequence[tuple[str, str]]) -> bytes:
+    return marshal.dumps((magic, code, list(modules)), 2)
+
+
+@cache
+def _sources() -> Sequence[tuple[str, str]]:
     folder = files("agent_env.sandbox") / "_inside"
-    modules = [(f"{_INSIDE}.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
-    return marshal.dumps((MAGIC_NUMBER, modules), 2)
+    return [(f"{_INSIDE}.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
 
 
 @cache
@@ -100,15 +111,20 @@ def _code_for_this_python() -> bytes:
         code = spec.loader.get_code(spec.name)
         assert code is not None
         modules.append((spec.name, code))
-    return marshal.dumps(MAGIC_NUMBER) + marshal.dumps(modules)
+    return marshal.dumps(modules)
+
+
+def _for_this_python(makes_code: bool) -> bytes:  # noqa: FBT001 - for a thread
+    return _message(MAGIC_NUMBER, _code_for_this_python(), _sources() if makes_code else ())
 
 
 async def _code(launch: Launch) -> bytes:
+    """What the boot reads."""
     if launch.code is not None:
-        return launch.code
-    if _code_for_this_python.cache_info().currsize:
-        return _code_for_this_python()
-    return await in_thread(_code_for_this_python, what="reading what runs in a sandbox")
+        return _message(b"", launch.code, ())
+    if _code_for_this_python.cache_info().currsize and not launch.makes_code:
+        return _for_this_python(makes_code=False)
+    return await in_thread(partial(_for_this_python, launch.makes_code), what="reading what runs in a sandbox")
 
 
 class Turn:

@@ -5,6 +5,7 @@ It shares the machine's kernel. What isolates what is in `docs/sandboxes.md`.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -17,7 +18,7 @@ from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._cgroup import limits
 from agent_env.sandbox._channel import Channel
 from agent_env.sandbox._jail import ENVIRONMENT, PRIVATE_DIR, ROOT, VERIFIERS_DIR, Jail, jail_command, shm_bytes
-from agent_env.sandbox._jail_check import checked_jail, found_or_likely_jail, has_worked
+from agent_env.sandbox._jail_check import checked_jail, found_jail, has_worked, likely_jail
 from agent_env.sandbox._jailed import JailedSandbox
 from agent_env.sandbox._launch import Launch, Turn, open_channels, turn_to_start
 from agent_env.sandbox._place import base_dir, sandbox_folder
@@ -28,6 +29,8 @@ from agent_env.sandbox._work import check_way, work_folder
 from agent_env.sandbox.contract import Sandbox
 
 __all__ = ["open_bwrap"]
+
+logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -52,7 +55,7 @@ async def open_bwrap(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator
         for_verifiers = VerifierFiles(folder / "verifiers", gid=uid)
         entered, is_limited = stack.enter_context(limits(f"{owner.name}-{folder.name}", spec))
 
-        def launch(jail: Jail, code: bytes | None) -> Launch:
+        def launch(jail: Jail, code: bytes | None, *, makes_code: bool = False) -> Launch:
             @contextmanager
             def command() -> Generator[tuple[Sequence[str], Sequence[int]]]:
                 jailed = jail_command(
@@ -75,6 +78,7 @@ async def open_bwrap(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator
             return Launch(
                 command=command,
                 code=code,
+                makes_code=makes_code,
                 # The kernel counts both sides' processes as one user's: so that a verifier can start as many as an agent.
                 configuration=(configuration(spec.processes), configuration(2 * spec.processes)),
                 arguments=(str(VERIFIERS_DIR), f"size={shm_bytes(memory_bytes)},mode=1777"),
@@ -92,20 +96,21 @@ async def open_bwrap(spec: SandboxSpec, *, files: Path | None) -> AsyncGenerator
 
 
 async def _open(
-    stack: AsyncExitStack, launch: Callable[[Jail, bytes | None], Launch], folder: Path, turn: Turn
+    stack: AsyncExitStack, launch: Callable[..., Launch], folder: Path, turn: Turn
 ) -> tuple[Jail, Sequence[Channel]]:
-    """Start it as it most likely can be. Only if it cannot, look what this machine can do, which takes as long again."""
-    likely = found_or_likely_jail()
+    """Start it. The first one as it can be on most machines: only if it cannot is it found out what this one can do."""
+    found = found_jail()
+    likely = likely_jail() if found is None else None
     if likely is not None:
         try:
-            channels = await stack.enter_async_context(open_channels(launch(*likely), folder, turn))
-        except SandboxUnavailableError:
-            if likely == await in_thread(checked_jail, what="trying bwrap"):
-                raise
+            opening = open_channels(launch(likely, None, makes_code=True), folder, turn)
+            channels = await stack.enter_async_context(opening)
+        except SandboxUnavailableError as exc:
+            logger.debug("the first sandbox of this process has not started as most do: %s", exc)
         else:
-            has_worked(likely[0])
-            return likely[0], channels
-    jail, code = await in_thread(checked_jail, what="trying bwrap")
+            has_worked(likely, channels[0].is_ready.result() or None)
+            return likely, channels
+    jail, code = found or await in_thread(checked_jail, what="trying bwrap")
     return jail, await stack.enter_async_context(open_channels(launch(jail, code), folder, turn))
 
 

@@ -174,6 +174,15 @@ async def test_a_machine_that_is_not_as_most_is_found_out_when_a_sandbox_is_open
             assert (await box.run("echo on")).text == "on\n"
 
 
+async def test_a_python_of_another_version_is_given_what_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's is seldom the one that this runs in: here it is taken for another one."""
+    monkeypatch.setattr("agent_env.sandbox._jail_check._found", None)
+    monkeypatch.setattr("agent_env.sandbox._launch.MAGIC_NUMBER", b"another")
+    for _ in range(2):
+        async with open_sandbox(SandboxSpec(provider=SandboxProvider.BWRAP)) as box:
+            assert (await box.run("echo on")).text == "on\n"
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "said", "fix"),
     [

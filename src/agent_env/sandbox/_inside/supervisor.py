@@ -53,10 +53,11 @@ _END_S = 2.0
 _LAST_S = 30.0
 
 
-def main(channel: str, verifiers: str = "", hidden: str = "", shm: str = "") -> None:
+def main(made: bytes, channel: str, verifiers: str = "", hidden: str = "", shm: str = "") -> None:
     """Be the first process of a sandbox.
 
     Args:
+        made: The code that this Python had to make for itself.
         channel: The file descriptor of a stream socket to the parent.
         verifiers: That of one for verifiers, in a jail; without it there are no two sides.
         hidden: The folder that is for verifiers alone.
@@ -78,7 +79,7 @@ def main(channel: str, verifiers: str = "", hidden: str = "", shm: str = "") -> 
         os.close(theirs)
     supervisor = Supervisor(ours, agent, door)
     if not agent:
-        supervisor.send(b"0", b"ready")
+        supervisor.send(b"0", b"ready", made)
     supervisor.loop()
 
 
