@@ -171,6 +171,7 @@ class RunIndex:
         order: RunOrder = RunOrder.NEWEST,
         limit: int = 100,
         after: str | None = None,
+        limit_s: float = 10.0,
     ) -> RunPage:
         """List the runs that a condition is true of, a page at a time, by when they were filed.
 
@@ -181,13 +182,14 @@ class RunIndex:
             order: Which come first.
             limit: Runs on a page.
             after: `next_page` of the page before.
+            limit_s: Seconds that the answer may take.
 
         Raises:
             UsageError: When `where` is no expression, names what is not there, or uses more than columns and functions.
-            RunIndexError: When the index cannot be read, or the answer takes longer than 10 s.
+            RunIndexError: When the index cannot be read, or the answer takes longer.
         """
         condition = Condition.of(where, group=group)
-        with self._reader.asking() as conn:
+        with self._reader.asking(limit_s=limit_s) as conn:
             return select_page(conn, condition, order=order, limit=limit, after=after)
 
     def count(self, where: str | None = None, *, group: str = "") -> int:
