@@ -60,6 +60,12 @@ def column(table: Any, label: str) -> list[str]:
     return [cell.text for cell in table.all(data_label=label)]
 
 
+async def steps_of(explorer: httpx.AsyncClient) -> list[int]:
+    """The steps of training run `a`."""
+    told = (await explorer.get("/training.json?name=a")).json()
+    return [point["step"] for point in told["points"]]
+
+
 async def test_three_clicks_lead_from_home_to_a_call(play: Play, look: Look) -> None:
     """Home links to a training run, its chart to a step, the step's grid to a run, and the run shows its calls."""
     play("a/train/step-0014")
@@ -272,8 +278,10 @@ async def test_a_folder_made_anew_is_read_anew(
         header = RunHeader(task_id="t", bundle_name="b", bundle_version="1", params={}, tags=())
         fresh.run("a/train/step-0007").opened(header)
         fresh.flush()
-        told = (await explorer.get("/training.json?name=a")).json()
-    assert [point["step"] for point in told["points"]] == [7]
+        assert await steps_of(explorer) == [7]
+        fresh.run("a/train/step-0008").opened(header)
+        fresh.flush()
+        assert await steps_of(explorer) == [7, 8]
 
 
 async def test_every_page_is_json_too(play: Play, look: Look, explorer: httpx.AsyncClient) -> None:

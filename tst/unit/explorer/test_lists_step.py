@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import httpx
 import pytest
 
@@ -376,9 +379,9 @@ async def test_a_task_is_shown_over_the_steps(play: Play, look: Look) -> None:
     for step, rewards in ((1, (0.0, 0.5)), (3, (0.25, 0.75)), (10, (1.0, 1.0))):
         for reward in rewards:
             play("t", reward, group=f"a/train/step-{step:04}")
+        play("t", 0.5, group=f"a/eval/step-{step:04}")
+        play("t", 0.5, group=f"b/train/step-{step:04}")
     play("other", 0.5, group="a/train/step-0002")
-    play("t", 0.5, group="a/eval/step-0001")
-    play("t", 0.5, group="b/train/step-0001")
     play("t", failure=DIED, group="a/train/step-0010")
     page = await look("/task", training="a", split="train", task="t")
     rows = page.one("tbody").all("tr")
@@ -402,7 +405,7 @@ async def test_a_task_is_shown_over_the_steps(play: Play, look: Look) -> None:
 async def test_any_two_rollouts_of_a_task_can_be_chosen_without_a_script(play: Play, look: Look) -> None:
     """Each has a left and a right button in a form that asks for the comparison; best and worst are chosen at first."""
     ids = [
-        play("t", reward, group=f"a/train/step-{step:04}") for step, reward in ((1, 0.5), (1, 0.9), (2, 0.2), (2, 0.7))
+        play("t", reward, group=f"a/train/step-{step:04}") for step, reward in ((1, 0.5), (1, 0.9), (2, 0.7), (2, 0.2))
     ]
     page = await look("/task", training="a", split="train", task="t")
     form = page.one("form", action="/compare")
@@ -412,7 +415,7 @@ async def test_any_two_rollouts_of_a_task_can_be_chosen_without_a_script(play: P
         (side, run_id) for side in ("left", "right") for run_id in ids
     )
     chosen = {button["name"]: button["value"] for button in buttons if "checked" in button.attributes}
-    assert chosen == {"left": ids[3], "right": ids[2]}
+    assert chosen == {"left": ids[2], "right": ids[3]}
     assert all("aria-label" in button.attributes and "required" in button.attributes for button in buttons)
     assert form.all("button")
 
@@ -437,3 +440,29 @@ async def test_a_grid_follows_a_step_that_is_under_way(tell: Tell, look: Look) -
     told.sink.event(Event(kind=EventKind.CUT, at_s=1.0, step="p", turn=0, data={"reason": CutReason.TIMEOUT}))
     told.ended(0.5, cut=CutReason.TIMEOUT)
     assert grid(await look("/group", name=STEP)) == {"t": ["0.50 timeout"]}
+
+
+async def test_what_a_dead_process_left_under_way_is_interrupted(
+    play: Play, look: Look, explorer: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """In counts, in the grid and for filters, before anyone opens the index for writing again."""
+    play("t", is_over=False)
+    dies = (
+        "import os, sys\n"
+        "from agent_env.episode.sink import RunHeader\n"
+        "from agent_env.runs import RunIndex\n"
+        "index = RunIndex.open(sys.argv[1])\n"
+        "header = RunHeader(task_id='t', bundle_name='b', bundle_version='1', params={}, tags=())\n"
+        f"index.run({STEP!r}).opened(header)\n"
+        "index.flush()\n"
+        "os._exit(1)\n"
+    )
+    await anyio.run_process([sys.executable, "-c", dies, str(tmp_path)], check=False)
+    page = await look("/group", name=STEP)
+    assert page.one(class_="account").text == "no run is scored; 1 running , 1 interrupted"
+    assert grid(page) == {"t": ["running", "interrupted"]}
+    for outcome in ("running", "interrupted"):
+        assert grid(await look("/group", name=STEP, outcome=outcome)) == {"t": [outcome]}
+    (training,) = (await explorer.get("/index.json")).json()["trainings"]
+    assert (training["states"]["running"], training["states"]["interrupted"]) == (1, 1)
+    assert (await explorer.get("/training.json?name=a")).json()["states"]["interrupted"] == 1
