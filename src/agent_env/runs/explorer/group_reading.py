@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 from agent_env.errors import UsageError
 from agent_env.runs._reading import dead_json, moments, read_groups
-from agent_env.runs._search import search
+from agent_env.runs._search import runs_with
 from agent_env.runs.explorer.group_filter import GroupFilter, Sort, Where, where_of
 from agent_env.runs.explorer.points import Neighbours, first_text
 from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
 from agent_env.runs.explorer.site import Site
+from agent_env.runs.explorer.wording import plural
 from agent_env.runs.record import GroupSummary
 from agent_env.runs.visible import visible
 
@@ -196,9 +197,11 @@ class Step:
 
         def ask() -> Searched:
             with site.reader.asking() as conn:
-                page = search(conn, text, group=self.group.name, limit=self.group.runs + 1, limit_s=_SEARCH_S)
-            is_cut = page.next_page is not None
-            return Searched(run_ids=tuple([hit.run.run_id for hit in page.hits]), problem=_CUT if is_cut else "")
+                found = runs_with(conn, text, group=self.group.name, limit_s=_SEARCH_S)
+            problem = "" if found.is_all else _CUT
+            if found.is_all and found.waiting:
+                problem = f"{plural(found.waiting, 'piece')} of runs written just now cannot be found yet."
+            return Searched(run_ids=found.run_ids, problem=problem)
 
         try:
             return site.memory.get(("text", self.group.name, text), ask)
