@@ -89,7 +89,7 @@ def chunk_ends(sizes: Sequence[int]) -> Iterator[int]:
 
 def packer() -> Callable[[bytes], bytes]:
     """What compresses; for one thread."""
-    return zstandard.ZstdCompressor(level=3).compress
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress
 
 
 def unpack(body: bytes, codec: int = CODEC_ZSTD) -> bytes:

@@ -179,7 +179,7 @@ def runs_by_key(conn: sqlite3.Connection, keys: Sequence[int]) -> tuple[dict[int
     for row in rows:
         try:
             found[row["key"]] = summary_of(row)
-        except (RunIndexError, ValueError, TypeError, AttributeError):
+        except RunIndexError:
             damaged += 1
     return {key: found[key] for key in keys if key in found}, damaged + unreadable
 
@@ -276,7 +276,18 @@ def dead_json(conn: sqlite3.Connection) -> str:
 
 
 def summary_of(row: sqlite3.Row) -> RunSummary:
-    """A row of `_RUN` as a value."""
+    """A row of `_RUN` as a value.
+
+    Raises:
+        RunIndexError: When a part of it is damaged.
+    """
+    try:
+        return _summary_of(row)
+    except (ValueError, TypeError, AttributeError) as exc:
+        raise RunIndexError(f"run {row['run_id']}: its record is damaged: {exc}") from exc
+
+
+def _summary_of(row: sqlite3.Row) -> RunSummary:
     kind = row["failure_kind"]
     failure = (
         None
@@ -289,13 +300,13 @@ def summary_of(row: sqlite3.Row) -> RunSummary:
         task_id=row["task_id"],
         rollout=row["rollout"],
         attempt=row["attempt"],
-        labels=decode(row["labels"]),
+        labels=dict(decode(row["labels"])),
         bundle_name=row["bundle_name"],
         bundle_version=row["bundle_version"],
         state=RunState(row["state"]),
         cut=row["cut"],
         failure=failure,
-        scores=decode(row["scores"]),
+        scores=dict(decode(row["scores"])),
         reward=row["reward"],
         events=row["events"],
         messages=row["messages"],
@@ -303,7 +314,7 @@ def summary_of(row: sqlite3.Row) -> RunSummary:
         call_errors=row["call_errors"],
         turns=row["turns"],
         tools={tool: ToolCount(calls=calls, errors=errors) for tool, (calls, errors) in decode(row["tools"]).items()},
-        times=decode(row["times"]),
+        times=dict(decode(row["times"])),
         prompt_tokens=row["prompt_tokens"],
         sampled_tokens=row["sampled_tokens"],
         opened_at_s=row["opened_at_s"],
