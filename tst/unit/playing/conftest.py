@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mappi
 from pathlib import Path
 from typing import Any
 
+import openai  # noqa: F401 - it takes a second to import, which is not to come out of a test's short timeout
 import pytest
 import uvicorn
 from starlette.applications import Starlette
