@@ -54,10 +54,39 @@ time.sleep(60)
 """
 
 
+FORKS = """
+import os, sys, time
+from agent_env.episode.sink import Event, EventKind, RunHeader
+from agent_env.outcome import EpisodeResult, Outcome
+from agent_env.runs import RunIndex
+
+def write():
+    header = RunHeader(task_id="day-1", bundle_name="b", bundle_version="1", params={}, tags=())
+    index = RunIndex.open(sys.argv[1])
+    while True:
+        sink = index.run("g")
+        sink.opened(header)
+        for at in range(10):
+            sink.event(Event(EventKind.MESSAGE, time.time(), "prompt", 0, {"message": {"content": f"said {at}"}}))
+        sink.ended(EpisodeResult(outcome=Outcome.COMPLETED, run_id=sink.run_id, scores={}))
+        sink.set_reward(1.0)
+        index.flush()
+        os.write(1, f"{sink.run_id}\\n".encode())
+
+for _ in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        os.write(1, f"{os.getpid()}\\n".encode())
+        write()
+    os.waitpid(pid, 0)
+    os.write(1, b"dead\\n")
+"""
+
+
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     """Run a script in a process of its own."""
     words = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def kill(process: subprocess.Popen[str]) -> str:
@@ -87,6 +116,7 @@ def test_processes_that_start_together_write_together(tmp_path: Path) -> None:
         assert all(group.states[RunState.COMPLETED] == group.runs == group.scored for group in groups)
         rollouts = sorted(run.rollout for run in index.all_runs("g/train/step-0000"))
         assert rollouts == list(range(400)), "each rollout has its own number"
+        assert len(index.search("0", limit=1000, limit_s=30.0).hits) == 600
 
 
 def test_a_killed_writer_leaves_its_run_interrupted(tmp_path: Path) -> None:
@@ -123,22 +153,35 @@ def test_another_living_process_is_not_taken_for_dead(tmp_path: Path) -> None:
 
 
 def test_killed_at_any_moment_the_index_is_sound_and_has_what_was_flushed(tmp_path: Path) -> None:
-    """Killed ten times in the middle of writing: no damage, no finished run lost, no half of a batch."""
+    """Killed twenty times in the middle of writing: no damage, no finished run lost, no half of a batch, no word forgotten."""
     dice = random.Random(3)
+    forks = start(FORKS, tmp_path)
+    assert forks.stdin is not None
+    assert forks.stdout is not None
     printed: list[str] = []
-    for _ in range(10):
-        writer = start(WRITER, tmp_path, "g", 1_000_000)
-        assert writer.stdout is not None
-        printed.append(writer.stdout.readline().strip())
+    for _ in range(20):
+        forks.stdin.write("\n")
+        forks.stdin.flush()
+        pid = int(forks.stdout.readline())
+        printed.append(forks.stdout.readline().strip())
         time.sleep(dice.uniform(0, 0.05))
-        # The last line may be cut off in the middle.
-        printed += [line for line in kill(writer).splitlines() if len(line) == len(printed[0])]
+        os.kill(pid, signal.SIGKILL)
+        # Up to the line that says that it is dead: each line is written in one piece.
+        while (line := forks.stdout.readline()) != "dead\n":
+            printed.append(line.strip())
         assert is_sound(tmp_path)
+    forks.communicate()
     with RunIndex.open(tmp_path) as index:
         runs = {run.run_id: run for run in index.all_runs("g")}
+        assert len(printed) >= 20
         assert set(printed) <= set(runs)
         assert all(runs[run_id].state is RunState.COMPLETED for run_id in printed)
         assert all(len(index.read(run_id).events) == run.events for run_id, run in runs.items())
+        assert not any(group.states[RunState.RUNNING] for group in index.groups())
+        page = index.search("0", limit=10_000, limit_s=30.0)
+        while page.waiting:
+            page = index.search("0", limit=10_000, limit_s=30.0)
+        assert {hit.run.run_id for hit in page.hits} == {run_id for run_id, run in runs.items() if run.events}
 
 
 def test_a_reader_sees_a_writer_at_work(tmp_path: Path) -> None:
