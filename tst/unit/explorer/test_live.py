@@ -251,8 +251,10 @@ def test_ctrl_c_ends_the_explorer_with_a_stream_open(index: RunIndex, tell: Tell
     index.flush()
     asked: dict[str, Any] = {"params": {"page": page}, "trust_env": False, "timeout": 30}
     with exploring(tmp_path) as (server, url), httpx.stream("GET", f"{url}live", **asked) as answer:
-        assert next(answer.iter_lines()) == "retry: 2000"
+        lines = answer.iter_lines()
+        assert next(lines) == "retry: 2000"
         server.send_signal(signal.SIGINT)
+        assert not any(lines)  # it ends, and until then it is open
         _, errors = server.communicate()
     assert server.returncode == 130
     assert errors.strip() == "stopped"
