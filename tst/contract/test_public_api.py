@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import re
 import subprocess
 import sys
 from enum import StrEnum
+from pathlib import Path
 
 import pytest
 
 import agent_env
+import agent_env.runs
+from agent_env.runs._where import COLUMNS
 
 LISTED = """
 AgentEnvError Bundle BundleError CallRecord ContextOverflowError CutReason EngineError Env EnvBrokenError Episode
@@ -57,6 +61,33 @@ SIGNATURES = {
     "-> 'ToolAnswer'",
     "Turn.end": "(self, reply: 'Message | None' = None) -> 'Turn | None'",
     "EpisodeView.state": "(self, env: 'str | None' = None) -> 'Any'",
+    "RunIndex.open": "(folder: 'Path | str', *, read_only: 'bool' = False) -> 'Self'",
+    "RunIndex.run": "(self, group: 'str', *, attempt: 'int' = 0, labels: 'Mapping[str, Any] | None' = None) -> 'RunSink'",
+    "RunIndex.groups": "(self, prefix: 'str' = '') -> 'list[GroupSummary]'",
+    "RunIndex.group": "(self, name: 'str') -> 'GroupSummary'",
+    "RunIndex.runs": "(self, group: 'str', *, state: 'RunState | None' = None, task_id: 'str | None' = None, "
+    "after: 'str | None' = None, limit: 'int' = 100) -> 'RunPage'",
+    "RunIndex.all_runs": "(self, group: 'str', *, state: 'RunState | None' = None) -> 'Generator[RunSummary]'",
+    "RunIndex.select": "(self, where: 'str | None' = None, *, group: 'str' = '', order: 'RunOrder' = "
+    "<RunOrder.NEWEST: 'newest'>, limit: 'int' = 100, after: 'str | None' = None, limit_s: 'float' = 10.0) -> 'RunPage'",
+    "RunIndex.search": "(self, text: 'str', *, group: 'str' = '', after: 'str | None' = None, limit: 'int' = 50, "
+    "limit_s: 'float' = 2.0) -> 'SearchPage'",
+    "RunIndex.frame": "(self, where: 'str | None' = None, *, group: 'str' = '') -> 'pd.DataFrame'",
+    "RunIndex.export_jsonl": "(self, path: 'Path | str', where: 'str | None' = None, *, group: 'str' = '', "
+    "events: 'bool' = True, tokens: 'bool' = False) -> 'Exported'",
+    "RunIndex.export_parquet": "(self, path: 'Path | str', where: 'str | None' = None, *, group: 'str' = '', "
+    "events: 'bool' = True, tokens: 'bool' = False) -> 'Exported'",
+    "RunIndex.find": "(self, run_id: 'str') -> 'RunSummary'",
+    "RunIndex.read": "(self, run_id: 'str', *, first: 'int' = 0, limit: 'int' = 200) -> 'RunRecord'",
+    "RunIndex.events": "(self, run_id: 'str') -> 'Generator[RunEvent]'",
+    "RunIndex.sampled": "(self, run_id: 'str', *, first_message: 'int' = 0, limit: 'int' = 200) -> 'dict[int, SampledTokens]'",
+    "RunIndex.delete": "(self, where: 'str', *, group: 'str' = '') -> 'int'",
+    "RunIndex.delete_group": "(self, group: 'str') -> 'int'",
+    "RunIndex.begin_group": "(self, group: 'str') -> 'None'",
+    "RunIndex.vacuum": "(self) -> 'Vacuumed'",
+    "RunIndex.flush": "(self) -> 'None'",
+    "RunIndex.ready": "(self) -> 'None'",
+    "RunIndex.close": "(self) -> 'None'",
 }
 
 MEMBERS = {
@@ -80,7 +111,42 @@ FIELDS = {
     "Place": "path line",
 }
 
-HEAVY = ("tinker", "tinker_cookbook", "torch", "transformers", "chz", "starlette", "uvicorn", "mcp", "openenv", "rich")
+RUNS = """
+Exported GroupPlace GroupSummary RunEvent RunFailure RunIndex RunOrder RunPage RunRecord RunSink RunState RunSummary
+SampledTokens SearchHit SearchPage ToolCount Vacuumed place_of
+"""
+
+RUN_FIELDS = {
+    "RunSummary": "run_id group task_id rollout attempt labels bundle_name bundle_version state cut failure scores reward "
+    "events messages calls call_errors turns tools times prompt_tokens sampled_tokens opened_at_s ended_at_s last_at_s",
+    "RunRecord": "run params tags bundle_root events next_event",
+    "RunEvent": "seq kind at_s step turn data",
+    "RunPage": "runs next_page damaged",
+    "GroupSummary": "name place runs states scored reward_mean reward_se reward_min reward_max finished messages_mean "
+    "calls_mean call_errors_mean turns_mean seconds_mean prompt_tokens_mean sampled_tokens_mean failures cuts first_at_s "
+    "last_at_s",
+    "SearchPage": "hits next_page waiting damaged",
+    "SearchHit": "run seq excerpt",
+    "SampledTokens": "ids logprobs pieces",
+    "ToolCount": "calls errors",
+    "Exported": "runs damaged unreadable",
+    "Vacuumed": "before_bytes after_bytes is_search_rebuilt",
+}
+
+HEAVY = (
+    "tinker",
+    "tinker_cookbook",
+    "torch",
+    "transformers",
+    "chz",
+    "starlette",
+    "uvicorn",
+    "mcp",
+    "openenv",
+    "rich",
+    "pandas",
+    "pyarrow",
+)
 
 
 def test_the_public_names_are_these() -> None:
@@ -123,6 +189,26 @@ def test_vocabularies_are_these(name: str) -> None:
 def test_fields_are_these(name: str) -> None:
     """What verifiers, players and sinks read."""
     assert list(getattr(agent_env, name).__dataclass_fields__) == FIELDS[name].split()
+
+
+def test_the_names_of_runs_are_these() -> None:
+    """What reads and writes a run index."""
+    assert sorted(agent_env.runs.__all__) == sorted(RUNS.split())
+
+
+@pytest.mark.parametrize("name", RUN_FIELDS)
+def test_fields_of_runs_are_these(name: str) -> None:
+    """What notebooks and pages read."""
+    assert list(getattr(agent_env.runs, name).__dataclass_fields__) == RUN_FIELDS[name].split()
+
+
+def test_the_columns_of_a_condition_are_those_that_the_docs_name() -> None:
+    """Each in the table, and no other."""
+    docs = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    table = docs.partition("### Conditions")[2].partition("###")[0]
+    named = [word for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for word in re.findall(r"`(\w+)`", row)]
+    assert named
+    assert sorted(named) == sorted(COLUMNS)
 
 
 def test_the_version_is_the_distribution_s() -> None:
