@@ -112,9 +112,11 @@ def _installed(module: str) -> None:
 def _wait_until_ready(process: subprocess.Popen[bytes], log_path: Path, begin: int, timeout_s: float) -> dict[str, Any]:
     assert process.stdout is not None
     deadline = time.monotonic() + timeout_s
+    said = select.poll()  # `select` takes no file descriptor above 1,023
+    said.register(process.stdout, select.POLLIN)
     line = b""
     while not line.endswith(b"\n"):
-        readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        readable = said.poll(max(0.0, deadline - time.monotonic()) * 1000)
         part = os.read(process.stdout.fileno(), 4096) if readable else b""
         if not part:
             code = process.poll() if not readable else process.wait()
