@@ -176,7 +176,8 @@ async def test_failures_and_cuts_are_drawn_by_kind_beside_the_reward(play: Play,
     assert bar.one("title").text == "step 1: failed 3 of 5 runs (60 %): 2 mcp died, 1 verifier timeout"
     assert cut.one("a").one("title").text == "step 1: cut 1 of 5 runs (20 %): 1 token limit"
     other = await look(page.one("nav", aria_label="Whose failures and cuts").all("a")[1]["href"])
-    assert other.all("figure", class_="small")[0].one(class_="legend").text == "none"
+    assert other.all("figure", class_="small")[0].one("b").text == "Messages per episode"
+    assert other.one("p", data_live="missing").text == "No run of eval failed or was cut."
 
 
 async def test_charts_are_left_out_where_nothing_is_known(play: Play, look: Look) -> None:
@@ -184,8 +185,6 @@ async def test_charts_are_left_out_where_nothing_is_known(play: Play, look: Look
     play("a/train/step-0001", reward=None)
     page = await look("/training", name="a")
     assert [figure.one("b").text for figure in page.all("figure", class_="small")] == [
-        "Failed, share of runs",
-        "Cut, share of runs",
         "Messages per episode",
         "Calls per episode",
         "Time per episode",
@@ -361,11 +360,12 @@ async def test_a_call_of_a_run_under_way_is_not_said_to_be_missing(
         (number(-5e-18), "0.000"),
         (number(0.0004), "0.0004"),
         (number(-0.5), "\N{MINUS SIGN}0.500"),
-        (number(12345.6), "1.23e+04"),
+        (number(12345.6), "12\u202f346"),
         (number(None), "\N{EN DASH}"),
         (short_number(0.0004), "0.0004"),
         (short_number(-1), "\N{MINUS SIGN}1.00"),
-        (short_number(250), "2.5e+02"),
+        (short_number(-250), "\N{MINUS SIGN}250"),
+        (number(2.5e8), "2.5e+08"),
         (percent(0.0004), "<\u202f0.1\u202f%"),
         (percent(0), "0\u202f%"),
         (percent(0.9999), ">\u202f99.9\u202f%"),

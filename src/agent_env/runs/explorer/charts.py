@@ -135,6 +135,8 @@ def column_chart(line: Line, measure: Measure, kinds: Sequence[str], picture: Pi
         width=size.width,
         height=size.height,
         left=size.left,
+        first=values[0][0],
+        last=values[-1][0],
         x_low=x_low - gap / 2,
         x_high=x_high + gap / 2,
         y_low=0.0,
@@ -214,7 +216,8 @@ def _values(line: Line, measure: Measure) -> list[tuple[int, float]]:
 def _plot(
     size: _Size, known: Sequence[tuple[Line, Sequence[tuple[int, float]]]], measure: Measure, *, with_range: bool
 ) -> Plot:
-    x_low, x_high = room_for(min(values[0][0] for _, values in known), max(values[-1][0] for _, values in known))
+    first, last = min(values[0][0] for _, values in known), max(values[-1][0] for _, values in known)
+    x_low, x_high = room_for(first, last)
     if measure is Measure.REWARD:
         tops: list[float] = []
         bottoms: list[float] = []
@@ -235,6 +238,8 @@ def _plot(
         width=size.width,
         height=size.height,
         left=size.left,
+        first=first,
+        last=last,
         x_low=x_low,
         x_high=x_high,
         y_low=y_low,

@@ -97,6 +97,16 @@ class DrawnSteps:
         return sorted(found, key=lambda drop: drop.after - drop.before)[:_DROPS]
 
     @cached_property
+    def missing(self) -> str:
+        """What the split whose failures and cuts are drawn by kind has none of, in words."""
+        points = self.splits[self.split]
+        if self.other is not None:
+            return ""
+        is_whole, is_uncut = (not any(point.failed for point in points), not any(point.cut for point in points))
+        verbs = [verb for verb, is_so in (("failed", is_whole), ("was cut", is_uncut)) if is_so]
+        return f"No run of {self.split} {' or '.join(verbs)}." if verbs else ""
+
+    @cached_property
     def charts(self) -> list[Chart]:
         """The small charts that have something to show."""
         found = [self._shares(Measure.FAILED), self._shares(Measure.CUT)]
@@ -114,6 +124,8 @@ class DrawnSteps:
         kinds = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
         if self.other is not None:
             return Chart(title=measure.heading, drawing=line_chart(chosen, measure, Picture.SMALL), of=self.split)
+        if not kinds:
+            return Chart(title=measure.heading, drawing=Markup(""))
         return Chart(
             title=measure.heading,
             drawing=column_chart(chosen[0], measure, [kind for kind, _ in kinds], Picture.SMALL),

@@ -21,6 +21,9 @@ class Plot:
     right: int = 12
     top: int = 10
     bottom: int = 38
+    first: int
+    """The least step that there is."""
+    last: int
     x_low: float
     x_high: float
     y_low: float
@@ -82,6 +85,7 @@ def axes(plot: Plot, *, label: str, says: Callable[[float], str]) -> list[str]:
     parts += [
         f'<text class="tick" x="{plot.x(value):.1f}" y="{plot.floor + 16}" text-anchor="middle">{int(value)}</text>'
         for value in ticks(plot.x_low, plot.x_high, max(2, plot.width // 90), least=1.0)
+        if plot.first <= value <= plot.last
     ]
     middle_y = (plot.top + plot.floor) / 2
     parts.append(

@@ -26,15 +26,19 @@ NONE = "\u2013"
 """What stands where there is no number."""
 _NOISE = 1e-9
 """What is nearer to zero comes from rounding, as in the standard error of equal rewards."""
+_LARGE = 1e7
+"""From here on a number is written with its power of ten."""
 _HEATS = 10
 
 
 def number(value: float | None) -> str:
-    """A reward or score: three decimals, fewer digits where it is large."""
+    """A reward or score: three decimals, none where it is large."""
     if value is None:
         return NONE
     if abs(value) < _NOISE:
         value = 0.0
+    if 1000 <= abs(value) < _LARGE:
+        return f"{value:,.0f}".replace("-", MINUS).replace(",", "\u202f")
     if value != 0 and not 0.001 <= abs(value) < 1000:
         return f"{value:.3g}".replace("-", MINUS)
     text = f"{value:.3f}"
@@ -48,9 +52,11 @@ def signed(value: float) -> str:
 
 
 def short_number(value: float) -> str:
-    """A reward where there is little room: two decimals, fewer digits where it is large."""
+    """A reward where there is little room: two decimals, none where it is large."""
     if abs(value) < _NOISE:
         return "0.00"
+    if 100 <= abs(value) < _LARGE:
+        return f"{value:.0f}".replace("-", MINUS)
     if not 0.01 <= abs(value) < 100:
         return f"{value:.2g}".replace("-", MINUS)
     return f"{value:.2f}".replace("-", MINUS)
