@@ -45,14 +45,17 @@ async def test_arguments_that_typing_changed_stand_beside_what_was_written(tell:
     kept = run.call("ship", {"zip": "01912"}, raw='{ "zip": "01912" }')
     broken = run.call("ship", None, "no JSON", raw="{zip:", is_error=True)
     page = await look(f"/run/{run.run_id}")
-    titles = [title.text for title in item(page, changed).all("h4")]
+    titles = [title.text for title in item(page, changed).all("p", class_="part-title")]
     assert titles == ["arguments, as the tool got them", "as the model wrote them", "answer"]
     rows = [row.text for row in item(page, changed).one("table", class_="retyped").one("tbody").all("tr")]
     assert rows == ['zip 1912 "01912"', 'to.floor "3" 3']
     assert item(page, changed).one("span", class_="chip").text == "retyped"
-    assert [title.text for title in item(page, kept).all("h4")] == ["arguments", "answer"]
+    assert [title.text for title in item(page, kept).all("p", class_="part-title")] == ["arguments", "answer"]
     assert item(page, kept).all("span", class_="chip") == []
-    assert [title.text for title in item(page, broken).all("h4")] == ["as the model wrote them", "error"]
+    assert [title.text for title in item(page, broken).all("p", class_="part-title")] == [
+        "as the model wrote them",
+        "error",
+    ]
 
 
 @pytest.mark.parametrize("answer", ["", "x" * 3_000_000])

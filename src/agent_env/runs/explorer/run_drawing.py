@@ -61,32 +61,38 @@ def duration_bar(seconds: float | None, longest_s: float) -> Markup:
 
 def shaded(tokens: SampledTokens) -> Markup:
     """A message as its tokens, each marked by how likely it was, with its numbers in its title."""
-    probabilities = [math.exp(min(0.0, logprob)) for logprob in tokens.logprobs] if tokens.logprobs else None
     parts: list[str] = []
-    for place, piece in enumerate(tokens.pieces[:_TOKENS]):
-        about = f"token {place}, id {tokens.ids[place]}" if place < len(tokens.ids) else f"token {place}"
-        look = "tok"
-        if probabilities is not None and place < len(probabilities):
-            about = f"probability {_share(probabilities[place])}, log {tokens.logprobs[place]:.3f}, {about}"  # type: ignore[index]
-            look = f"tok tok-{_shade(probabilities[place])}"
+    logprobs = tokens.logprobs or (None,) * len(tokens.ids)
+    for place, (token, piece, logprob) in enumerate(zip(tokens.ids, tokens.pieces, logprobs, strict=False)):
+        if place == _TOKENS:
+            break
+        look, about = "tok", f"token {place}, id {token}"
+        if logprob is not None and not math.isnan(logprob):
+            probability = _probability(logprob)
+            look, about = (
+                f"tok tok-{_shade(probability)}",
+                f"probability {_share(probability)}, log {logprob:.3f}, {about}",
+            )
         parts.append(f'<span class="{look}" title="{about}">{escape(visible(piece))}</span>')
     more = len(tokens.pieces) - _TOKENS
     rest = f'<p class="tokens-note">and {more} more tokens, which the JSON has</p>' if more > 0 else ""
-    return Markup(f'<pre class="tokens">{"".join(parts)}</pre>{rest}{_summary(tokens, probabilities)}')
+    return Markup(f'<pre class="tokens">{"".join(parts)}</pre>{rest}{_summary(tokens)}')
 
 
-def _summary(tokens: SampledTokens, probabilities: list[float] | None) -> str:
-    if not probabilities:
-        return f'<p class="tokens-note">{len(tokens.ids)} tokens; the trainer gave no probabilities.</p>'
-    logprobs = tokens.logprobs or ()
-    mean = sum(logprobs) / len(logprobs)
-    places = sorted(range(len(probabilities)), key=probabilities.__getitem__)[:_UNLIKELIEST]
+def _summary(tokens: SampledTokens) -> str:
+    count = f"{len(tokens.ids)} tokens"
+    if not tokens.logprobs:
+        return f'<p class="tokens-note">{count}; the trainer gave no probabilities.</p>'
+    mean = sum(tokens.logprobs) / len(tokens.logprobs)
     least = ", ".join(
-        f"<code>{escape(one_line(repr(tokens.pieces[place]), 40))}</code> {_share(probabilities[place])}"
-        for place in places
-        if place < len(tokens.pieces)
+        f"<code>{escape(one_line(repr(piece), 40))}</code> {_share(_probability(logprob))}"
+        for logprob, piece in sorted(zip(tokens.logprobs, tokens.pieces, strict=False))[:_UNLIKELIEST]
     )
-    return f'<p class="tokens-note">{len(tokens.ids)} tokens, mean log-probability {mean:.3f}. Least likely: {least}</p>'
+    return f'<p class="tokens-note">{count}, mean log-probability {mean:.3f}. Least likely: {least}</p>'
+
+
+def _probability(logprob: float) -> float:
+    return math.exp(min(0.0, logprob))
 
 
 def _shade(probability: float) -> int:
