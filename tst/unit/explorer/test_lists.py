@@ -180,6 +180,26 @@ async def test_failures_and_cuts_are_drawn_by_kind_beside_the_reward(play: Play,
     assert other.one("p", data_live="missing").text == "No run of eval failed or was cut."
 
 
+async def test_many_steps_are_thinned_and_the_page_says_how(play: Play, look: Look) -> None:
+    """A single dip and a single step that failed are still drawn and still lead to their steps."""
+    for step in range(300):
+        play(f"a/train/step-{step:04}", reward=0.0 if step == 123 else 0.5 + 0.001 * (step % 7), calls=0)
+    play("a/train/step-0222", failure=BROKEN)
+    page = await look("/training", name="a")
+    assert page.one("p", class_="note-line").text == (
+        "No run of train was cut. Thin lines keep the lowest and the highest step of each stretch, thick ones are their means."
+        " Bars are the worst step of each stretch."
+    )
+    failed = page.all("figure", class_="small")[0]
+    assert len(failed.all("a")) < 60
+    (bar,) = [link for link in failed.all("a") if link.all("rect", class_="kind-0")]
+    assert query_of(bar) == {"name": ["a/train/step-0222"]}
+    titles = [link.one("title").text for link in page.one(class_="narrow").all("a")]
+    assert any(title.startswith("train, step 123: 0.000") for title in titles)
+    assert len(page.one(class_="narrow").all("polyline", class_="faint")) == 1
+    assert len(page.one(class_="wide").all("polyline", class_="faint")) == 0
+
+
 async def test_charts_are_left_out_where_nothing_is_known(play: Play, look: Look) -> None:
     """Without counted tokens there is no chart of tokens, and without a reward there is no chart of rewards."""
     play("a/train/step-0001", reward=None)

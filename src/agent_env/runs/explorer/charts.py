@@ -15,15 +15,28 @@ from urllib.parse import urlencode
 from markupsafe import Markup, escape
 
 from agent_env.runs.explorer.measures import Measure
-from agent_env.runs.explorer.plot import Plot, axes, path, room_for, svg, thinned, ticks
+from agent_env.runs.explorer.plot import Plot, averaged, axes, path, room_for, svg, thinned, ticks
 from agent_env.runs.explorer.points import StepPoint
 from agent_env.runs.explorer.wording import number
 from agent_env.runs.visible import visible
 
-__all__ = ["Line", "Picture", "column_chart", "kind_mark", "legend_mark", "line_chart", "lines_of", "sparkline"]
+__all__ = [
+    "Line",
+    "Picture",
+    "column_chart",
+    "has_worst_alone",
+    "is_thinned",
+    "kind_mark",
+    "legend_mark",
+    "line_chart",
+    "lines_of",
+    "sparkline",
+]
 
 LOOKS = 6
 """How many ways of drawing a line there are."""
+TREND = 80
+"""Stretches whose means are drawn over a line of too many steps to be followed."""
 
 
 class Picture(StrEnum):
@@ -74,6 +87,16 @@ class Line:
     def look_class(self) -> str:
         """The class that has its colour and its dashes."""
         return f"series-{self.look % LOOKS}"
+
+
+def is_thinned(lines: Sequence[Line], picture: Picture) -> bool:
+    """Whether a line of a chart has more steps than are drawn."""
+    return any(len(line.points) > _SIZES[picture].vertices for line in lines)
+
+
+def has_worst_alone(line: Line, picture: Picture) -> bool:
+    """Whether a stacked chart has more steps than are drawn."""
+    return len(line.points) > _SIZES[picture].columns
 
 
 def lines_of(splits: Mapping[str, Sequence[StepPoint]], *, prefix: str = "", first_look: int = 0) -> list[Line]:
@@ -145,10 +168,10 @@ def column_chart(line: Line, measure: Measure, kinds: Sequence[str], picture: Pi
     parts = axes(plot, label="", says=measure.axis)
     width = min(26.0, 0.72 * (plot.x(gap) - plot.x(0)))
     step_width = max(plot.x(gap) - plot.x(0), 1.0)
-    for step in steps:
+    for place, step in steps:
         point = line.by_step[step]
         tops = _stacked(point.failures if measure is Measure.FAILED else point.cuts, kinds, point.runs)
-        middle = plot.x(step)
+        middle = plot.x(place)
         parts.append(
             _column(
                 plot, middle - step_width / 2, step_width, _address(point.group), f"step {step}: {measure.about(point)}"
@@ -322,6 +345,13 @@ def _envelope(
 def _line(plot: Plot, line: Line, values: Sequence[tuple[int, float]], size: _Size) -> list[str]:
     shown = [values[place] for place in thinned(values, size.vertices)]
     places = [(plot.x(step), plot.y(value)) for step, value in shown]
+    if len(shown) < len(values):
+        trend = [(plot.x(step), plot.y(value)) for step, value in averaged(values, TREND)]
+        return [
+            f'<polyline class="mean faint" points="{path(places)}"/>',
+            f'<polyline class="mean trend" points="{path(trend)}"/>',
+            f'<path class="point" d="{_mark(line.look, *places[-1], 3.4)}"/>',
+        ]
     parts = [f'<polyline class="mean" points="{path(places)}"/>'] if len(places) > 1 else []
     marked = places if len(places) * 9 < size.width else places[-1:]
     radius = 3.4 if len(places) * 22 < size.width else 2.6
@@ -346,10 +376,14 @@ def _targets(
     return parts
 
 
-def _worst(values: Sequence[tuple[int, float]], most: int) -> list[int]:
-    """The step with the greatest value of each stretch."""
+def _worst(values: Sequence[tuple[int, float]], most: int) -> list[tuple[float, int]]:
+    """Of each stretch its middle, and the step with the greatest value."""
     size = max(1, math.ceil(len(values) / most))
-    return [max(values[start : start + size], key=lambda pair: pair[1])[0] for start in range(0, len(values), size)]
+    found: list[tuple[float, int]] = []
+    for start in range(0, len(values), size):
+        some = values[start : start + size]
+        found.append(((some[0][0] + some[-1][0]) / 2, max(some, key=lambda pair: pair[1])[0]))
+    return found
 
 
 def _stacked(found: Mapping[str, int], kinds: Sequence[str], runs: int) -> list[tuple[int, float, float]]:

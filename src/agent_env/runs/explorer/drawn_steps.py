@@ -10,7 +10,15 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from agent_env.runs.explorer.charts import Line, Picture, column_chart, line_chart, lines_of
+from agent_env.runs.explorer.charts import (
+    Line,
+    Picture,
+    column_chart,
+    has_worst_alone,
+    is_thinned,
+    line_chart,
+    lines_of,
+)
 from agent_env.runs.explorer.measures import Measure
 from agent_env.runs.explorer.points import StepPoint, by_split
 
@@ -95,6 +103,16 @@ class DrawnSteps:
         """The steps whose mean fell by the most, where chance alone would seldom do it; the greatest first."""
         found = [drop for points in self.splits.values() for drop in _falls(points)]
         return sorted(found, key=lambda drop: drop.after - drop.before)[:_DROPS]
+
+    @cached_property
+    def thinning(self) -> str:
+        """How steps that are too many to be drawn were thinned, in words."""
+        words: list[str] = []
+        if is_thinned(self.lines, Picture.SMALL):
+            words.append("Thin lines keep the lowest and the highest step of each stretch, thick ones are their means.")
+        if self.other is None and has_worst_alone(self.lines[0], Picture.SMALL):
+            words.append("Bars are the worst step of each stretch.")
+        return " ".join(words)
 
     @cached_property
     def missing(self) -> str:

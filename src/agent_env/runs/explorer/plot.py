@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-__all__ = ["Plot", "axes", "path", "room_for", "svg", "thinned", "ticks"]
+__all__ = ["Plot", "averaged", "axes", "path", "room_for", "svg", "thinned", "ticks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,16 @@ def thinned(values: Sequence[tuple[int, float]], most: int) -> list[int]:
         stretch = only[start : start + size]
         kept |= {start + stretch.index(min(stretch)), start + stretch.index(max(stretch))}
     return sorted(kept)
+
+
+def averaged(values: Sequence[tuple[int, float]], stretches: int) -> list[tuple[float, float]]:
+    """The mean step and the mean value of each of about so many stretches."""
+    size = math.ceil(len(values) / stretches)
+    found: list[tuple[float, float]] = []
+    for start in range(0, len(values), size):
+        some = values[start : start + size]
+        found.append((sum([step for step, _ in some]) / len(some), sum([value for _, value in some]) / len(some)))
+    return found
 
 
 def path(places: Sequence[tuple[float, float]]) -> str:
