@@ -40,11 +40,6 @@ class WordsQueue:
     def __bool__(self) -> bool:
         return bool(self._waiting) or self._is_behind
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether there is something that need not be read from the chunks."""
-        return bool(self._waiting)
-
     def add(self, words: Iterable[tuple[int, str]]) -> None:
         """Take the words of chunks that were written."""
         for key, text in words:

@@ -44,6 +44,8 @@ FULL_BYTES = 512 << 20
 """What may wait for the disk before recording raises."""
 _TAKE_BYTES = 16 << 20
 _RETRY_S = 1.0
+_FINISH_S = 20.0
+"""How long closing puts words in."""
 _BREATH_S = 0.002
 """Between two chores: whoever waits for the lock gets it."""
 
@@ -398,7 +400,8 @@ class Writer:
             with immediate(self._conn):
                 close_writer(self._conn, writer_key)
 
-        while self._words.is_kept:  # what is not kept here, or fails, is left to who opens the index next
+        until = time.monotonic() + _FINISH_S
+        while self._words and time.monotonic() < until:  # what is left then, or fails, is left to who opens the index next
             try:
                 with saying(self._file):
                     busy_retried(partial(self._words.write_some, self._conn, writer_key))
