@@ -269,8 +269,9 @@ def _texts(body: bytes, codec: int) -> list[str]:
 def _waiting(conn: sqlite3.Connection) -> int:
     return int(
         conn.execute(
-            "SELECT count(*) FROM (SELECT 1 FROM writers w JOIN chunks c ON c.key > w.words_to AND c.key <= w.chunks_to"
-            " JOIN runs r ON r.key = c.run_key AND r.writer_key = w.key WHERE w.words_to < w.chunks_to LIMIT ?)",
+            "SELECT count(*) FROM (SELECT 1 FROM writers w CROSS JOIN chunks c CROSS JOIN runs r"
+            " WHERE w.words_to < w.chunks_to AND c.key > w.words_to AND c.key <= w.chunks_to AND r.key = c.run_key"
+            " AND r.writer_key = w.key LIMIT ?)",
             (_MOST_WAITING,),
         ).fetchone()[0]
     )
