@@ -188,7 +188,7 @@ def _look(conn: sqlite3.Connection, finder: _EventFinder, span: _Span, found: _F
     """Go through the chunks that have the words; the key before which to go on, None at the end."""
     groups = None if span.groups is None else set(span.groups)
     seen: set[int] = set()
-    for first, last in _windows(span):
+    for first, last in _windows(span, is_beginning="*" in finder.coarse):
         rows = conn.execute(
             "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid DESC",
             (finder.coarse, first, last),
@@ -227,8 +227,12 @@ def _has(conn: sqlite3.Connection, finder: _EventFinder, key: int) -> bool:
         return False  # the run's own page says what is damaged
 
 
-def _windows(span: _Span) -> Iterator[tuple[int, int]]:
-    last, size = span.last, _WINDOW
+def _windows(span: _Span, *, is_beginning: bool) -> Iterator[tuple[int, int]]:
+    """The span in parts, the newest first: a search that finds enough early does not ask for the rest.
+
+    For words that begin in some way, the search index gathers all of them each time it is asked: once is enough.
+    """
+    last, size = span.last, span.last if is_beginning else _WINDOW
     while last > span.first:
         yield max(span.first, last - size), last
         last, size = last - size, size * 4
