@@ -110,6 +110,17 @@ def test_a_refusal_is_an_answer(shop_dir: Path) -> None:
     assert done.output.count("sell refuses:") == 2
 
 
+@pytest.mark.parametrize("raised", ["ValueError('oh')", "KeyboardInterrupt", "GeneratorExit"])
+def test_a_tool_that_has_a_bug_does_not_refuse(shop_dir: Path, raised: str) -> None:
+    """It raised, which is said; also what would end a program elsewhere: nobody pressed Ctrl-C."""
+    env = (shop_dir / "envs/store.py").read_text()
+    (shop_dir / "envs/store.py").write_text(env.replace('EnvBrokenError("the shop is gone")', raised))
+    done = by_hand(shop_dir, "free", "burn", "reply Oh.")
+    assert done.exit_code == 0
+    assert f"burn raised:\n    {raised.partition('(')[0]}" in done.output
+    assert "free: completed" in done.output
+
+
 def test_turns_follow_each_other(shop_dir: Path) -> None:
     """Each prompt is shown, the tools once; an answer that ends the turn does."""
     done = by_hand(shop_dir, "closing", 'sell {"count": 1}', "reply One.", 'sell {"count": 1}', "close_shop")
