@@ -63,18 +63,18 @@ def command(run: str, folder: Path, *, as_json: bool, as_script: bool) -> None:
 def _print_run(record: RunRecord) -> None:
     run = record.run
     click.secho(one_line(run.task_id, 500), bold=True)
-    lines = [
-        f"run     {run.run_id}",
-        f"group   {run.group}, rollout {run.rollout}" + (f", try {run.attempt + 1}" if run.attempt else ""),
-        f"bundle  {run.bundle_name} {run.bundle_version}",
-    ]
-    if record.tags:
-        lines.append(f"tags    {', '.join(record.tags)}")
-    if record.params:
-        lines.append(f"params  {one_line(json.dumps(record.params, ensure_ascii=False), 160)}")
-    lines += [f"{name}  {value}" for name, value in run.labels.items()]
-    for line in lines:
-        click.echo(one_line(line, 180))
+    facts = {
+        "run": run.run_id,
+        "group": f"{run.group}, rollout {run.rollout}" + (f", try {run.attempt + 1}" if run.attempt else ""),
+        "bundle": f"{run.bundle_name} {run.bundle_version}",
+        "tags": ", ".join(record.tags),
+        "params": json.dumps(record.params, ensure_ascii=False) if record.params else "",
+        **{name: str(value) for name, value in run.labels.items()},
+    }
+    width = max(len(one_line(name, 30)) for name in facts)
+    for name, value in facts.items():
+        if value:
+            click.echo(f"{one_line(name, 30):<{width}}  {one_line(value, 160)}")
 
 
 def _print_item(item: Item, opened_at_s: float) -> None:
