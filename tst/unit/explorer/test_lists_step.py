@@ -263,9 +263,10 @@ async def test_scores_have_means_where_there_are_several(play: Play, look: Look)
     play("t", 0.5, scores={"state": 0.0, "polite": 0.5})
     play("t", 0.5, scores={"state": 0.5})
     play("t", 0.5, scores={"state": 0.5}, group="b/train/step-0000")
-    facts = (await look("/group", name=STEP)).one("dl", class_="facts").text
-    assert "state (3) 0.500 ± 0.289" in facts
-    assert "polite (2) 0.500 ± 0.000" in facts
+    for query in ({}, {"reward_from": "0.9"}):
+        facts = (await look("/group", name=STEP, **query)).one("dl", class_="facts").text
+        assert "state (3) 0.500 ± 0.289" in facts, "a filter changes nothing about the step"
+        assert "polite (2) 0.500 ± 0.000" in facts
     assert "state" not in (await look("/group", name="b/train/step-0000")).one("dl", class_="facts").text
 
 

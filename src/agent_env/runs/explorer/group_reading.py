@@ -182,7 +182,7 @@ class Step:
         return Page(
             sort=sort,
             matched=matched,
-            scores=() if is_large else _scores(conn, where),
+            scores=() if is_large else _scores(conn, self.key),
             tools=tuple(tools),
             searched=searched,
             rows=tuple(rows),
@@ -369,12 +369,11 @@ def _matched(counts: Sequence[_Count], shift: float) -> Matched:
     return Matched(tasks=len(counts), runs=sum([count.runs for count in counts]), scored=scored, mean=mean, se=se)
 
 
-def _scores(conn: sqlite3.Connection, where: Where) -> tuple[ScoreMean, ...]:
+def _scores(conn: sqlite3.Connection, group_key: int) -> tuple[ScoreMean, ...]:
     rows = conn.execute(
         "SELECT j.key AS step, count(*) AS n, avg(j.value) AS mean, avg(j.value * j.value) AS squares, min(j.id)"
-        f" FROM runs r, json_each(r.scores) j WHERE {where.sql} AND r.state = 'completed'"
-        " GROUP BY j.key ORDER BY 5",
-        where.values,
+        " FROM runs r, json_each(r.scores) j WHERE r.group_key = ? AND r.state = 'completed' GROUP BY j.key ORDER BY 5",
+        (group_key,),
     ).fetchall()
     if len(rows) < 2:
         return ()
