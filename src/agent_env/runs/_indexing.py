@@ -21,9 +21,9 @@ from agent_env.runs._words import as_pairs, searchable
 __all__ = ["WordsQueue", "catch_up_some", "has_left_overs", "start_anew"]
 
 _QUEUE_CHARS = 32 << 20
-_SLICE_CHARS = 192 * 1024
+_SLICE_CHARS = 80 * 1024
 """What a transaction puts in: other processes wait for it, some 10 ms."""
-_SLICE_BYTES = 1 << 20
+_SLICE_BYTES = 128 << 10
 """What a transaction reads to put in, before compression."""
 _INSERT_WORDS = "INSERT INTO words (rowid, text) VALUES {values}"
 

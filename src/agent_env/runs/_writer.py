@@ -38,7 +38,7 @@ __all__ = ["BATCH_S", "FULL_BYTES", "Writer"]
 
 logger = logging.getLogger(__name__)
 
-BATCH_S = 0.05
+BATCH_S = 0.04
 """How long the thread gathers before it writes: with the commit, what a crash may lose."""
 FULL_BYTES = 512 << 20
 """What may wait for the disk before recording raises."""
