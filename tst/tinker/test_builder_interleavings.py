@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -434,12 +435,23 @@ class Theatre:
     def holdings(self) -> dict[str, Any]:
         """What the process holds, which no interleaving may add to."""
         children = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]  # of each thread
+        # The run index's own come once, when its log is long, and stay until it is closed.
+        threads = [thread.name for thread in threading.enumerate() if thread.name != "agent-env-runs-checkpoints"]
         return {
-            "threads": sorted(thread.name for thread in threading.enumerate()),
-            "files": len(os.listdir("/proc/self/fd")),
+            "threads": sorted(threads),
+            "files": sum("index.sqlite3" not in path for path in open_files()),
             "temporary": os.listdir(self.temporary),
             "processes": "".join(sorted(children)),
         }
+
+
+def open_files() -> list[str]:
+    """What the process has open; a file that is closed meanwhile is not."""
+    paths: list[str] = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            paths.append(str(link.readlink()))
+    return paths
 
 
 @dataclass(kw_only=True)

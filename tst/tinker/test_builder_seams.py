@@ -403,6 +403,7 @@ async def test_a_renderer_that_fails_raises_with_the_task_and_gives_the_slot_bac
             broken.setattr(renderer, "build_generation_prompt", cannot)
         if fails_at != "prompt":
             await failing.initial_observation()
+            rig.framing._after_stand_in.clear()
             broken.setattr(
                 *((renderer, "build_generation_prompt") if fails_at == "answer" else (failing, "_render_in_thread")),
                 cannot,
