@@ -123,7 +123,7 @@ class _Steps:
             case DeployEnv():
                 await self._deploy_env(step)
             case DeployAgent():
-                self._deploy_agent(step)
+                await self._deploy_agent(step)
             case AddSkills():
                 self._add_skills(step)
             case Prompt():
@@ -210,7 +210,7 @@ class _Steps:
         except (Exception, SystemExit) as exc:
             raise failed(FailureKind.ENV_START, exc) from exc
 
-    def _deploy_agent(self, step: DeployAgent) -> None:
+    async def _deploy_agent(self, step: DeployAgent) -> None:
         spec = self._bundle.agents[step.agent]
         sessions = [(env, session) for env in spec.envs if (session := self._core.envs.get(env)) is not None]
         if spec.skills:
@@ -225,7 +225,7 @@ class _Steps:
                     raise StepFailedError(FailureKind.ENV_START, message)
                 tools.append(tool)
                 routes[tool.name] = session
-        system_prompt = "" if spec.system_prompt is None else render(spec.system_prompt, self._core.task)
+        system_prompt = "" if spec.system_prompt is None else await render(spec.system_prompt, self._core.task)
         agent = Agent(spec, system_prompt, tuple(tools), routes)
         if spec.kind is not AgentKind.PLAYED:
             run_s = self._core.limits.run_s

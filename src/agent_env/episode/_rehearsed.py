@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from agent_env.outcome import EpisodeResult, Failure, FailureKind, Place
 
 __all__ = ["CallError", "Causes", "GoldAnswers"]
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>[0-9]+)')
 _STARTING = (FailureKind.ENV_START, FailureKind.UNIVERSE, FailureKind.MCP_DIED, FailureKind.STEP_TIMEOUT)
 
 
@@ -103,7 +101,7 @@ class Causes:
     def failed(self, task: Task, failure: Failure) -> None:
         """An episode of gold failed."""
         step = next((step for step in task.steps if step.id == failure.step), None)
-        place = failure.place or self._frame(failure.traceback)
+        place = failure.place
         if place is None and isinstance(step, DeployEnv) and failure.kind in _STARTING:
             place = Place(path=Path("bundle.yaml"), line=self._env_lines.get(step.env, 1))
         what = f"step '{failure.step}' failed: {failure.message}"
@@ -133,15 +131,6 @@ class Causes:
                 return _Cause(_place(task), what, "write what the tool takes")
             case _:
                 return None
-
-    def _frame(self, traceback: str) -> Place | None:
-        """Return the innermost place in a file of the bundle that a traceback names."""
-        places = [
-            Place(path=Path(frame["file"]).relative_to(self._bundle.root), line=int(frame["line"]))
-            for frame in _FRAME.finditer(traceback)
-            if Path(frame["file"]).is_relative_to(self._bundle.root)
-        ]
-        return places[-1] if places else None
 
     def _note(self, cause: _Cause, task: Task) -> None:
         tasks = self._found.setdefault(cause, [])

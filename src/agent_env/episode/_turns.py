@@ -8,11 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
+from anyio import to_thread
+
 from agent_env.bundle import AgentKind, Conversation, Prompt, PythonRef, Step, Task, TextSource, names_or_closest
-from agent_env.envs import ToolAnswer
+from agent_env.bundle.raised import raised_at
+from agent_env.envs import Refusal, ToolAnswer
 from agent_env.envs.refusals import no_such_tool
 from agent_env.envs.result_text import clean_text
 from agent_env.episode._agents import OtherAgent
@@ -80,11 +84,11 @@ class Turns:
         match step.source:
             case TextSource():
                 self._core.prompts_left -= 1
-                agent = self._prompted(step)
-                await self._turn(step, agent, render(step.source, self._core.task), step.timeout_s)
+                agent = await self._prompted(step)
+                await self._turn(step, agent, await render(step.source, self._core.task), step.timeout_s)
             case PythonRef():
                 self._core.prompts_left -= 1
-                agent = self._prompted(step)
+                agent = await self._prompted(step)
                 text = await self._ask(step.source)
                 if text is not None:
                     await self._turn(step, agent, text, step.timeout_s)
@@ -94,11 +98,11 @@ class Turns:
                 finally:
                     self._core.prompts_left -= 1
 
-    def _prompted(self, step: Prompt) -> Agent:
+    async def _prompted(self, step: Prompt) -> Agent:
         """Return the agent as it is for this step."""
         agent = self._agents.get(step.agent, "be prompted")
         if step.system_prompt is not None:
-            agent = replace(agent, system_prompt=render(step.system_prompt, self._core.task))
+            agent = replace(agent, system_prompt=await render(step.system_prompt, self._core.task))
             self._agents.put(agent)
         if step.tools is None:
             return agent
@@ -126,7 +130,7 @@ class Turns:
         raise StepFailedError(FailureKind.PROMPT, f"{what}: return the prompt's text, or None to ask nothing")
 
     async def _converse(self, step: Prompt, conversation: Conversation) -> None:
-        agent = self._prompted(step)
+        agent = await self._prompted(step)
         self._agents.get(conversation.by, "lead a conversation")
         leader = self._agents.others[conversation.by]
         heard: str | None = None
@@ -214,7 +218,7 @@ class Turns:
         self._log.call(request.call_id, request.name, request.arguments, request.raw)
         began = perf_counter()
         if turn.over is not None:
-            answer = ToolAnswer(turn.over, is_error=True, ends_turn=True)
+            answer = ToolAnswer(turn.over, is_error=True, ends_turn=True, refusal=Refusal.TURN_OVER)
         else:
             answer = await _run(turn, request)
             if answer.ends_turn:
@@ -223,14 +227,18 @@ class Turns:
         settle(self._core, request, answer)
 
 
-def render(source: TextSource, task: Task) -> str:
+async def render(source: TextSource, task: Task) -> str:
     """Write a text for a task.
 
     Raises:
         StepFailedError: When it cannot be written.
     """
     try:
-        return source.render(params=task.params, task_id=task.id, tags=task.tags)
+        text = source.at_once(params=task.params, task_id=task.id, tags=task.tags)
+        if text is None:
+            long = partial(source.render, params=task.params, task_id=task.id, tags=task.tags)
+            text = await to_thread.run_sync(long, abandon_on_cancel=True)
+        return text
     except BundleError as exc:
         raise failed(FailureKind.PROMPT, exc) from exc
 
@@ -238,15 +246,16 @@ def render(source: TextSource, task: Task) -> str:
 def fail(core: Core, step: Step, exc: StepFailedError) -> Failure:
     """Record a failure, and before it the answer of the call that it came in."""
     request = core.in_flight
+    broken = ToolAnswer(exc.message, is_error=True, ends_turn=True, refusal=Refusal.BROKEN)
     if request is not None:
-        answer = ToolAnswer(exc.message, is_error=True, ends_turn=True)
-        core.log.answer(request.call_id, request.name, request.arguments, answer, 0.0)
-    failure = Failure(kind=exc.kind, step=step.id, message=exc.message, traceback=exc.trace)
+        core.log.answer(request.call_id, request.name, request.arguments, broken, 0.0)
+    place = raised_at(exc, core.task.bundle.root)
+    failure = Failure(kind=exc.kind, step=step.id, message=exc.message, traceback=exc.trace, place=place)
     if core.failure is None:
         core.failure = failure
     core.log.failure(failure)
     if request is not None and not step.fail_task_on_error:
-        settle(core, request, ToolAnswer(exc.message, is_error=True, ends_turn=True))
+        settle(core, request, broken)
     return failure
 
 
@@ -283,7 +292,7 @@ async def _run(turn: TurnState, request: CallRequest) -> ToolAnswer:
     except TimeoutError:
         if not clock.expired():
             raise
-    return ToolAnswer(_CANCELLED, is_error=True)
+    return ToolAnswer(_CANCELLED, is_error=True, refusal=Refusal.CANCELLED)
 
 
 async def within(doing: Awaitable[T], timeout_s: float | None, what: str, *, of_s: float | None = None) -> T:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
+from anyio import to_thread
+
 from agent_env.bundle import JudgeVerifier, ModelSpec
 from agent_env.errors import BundleError, ModelServerError
 from agent_env.outcome import FailureKind, Score
@@ -76,7 +78,7 @@ async def judge_verdict(
             Its trace has what was asked and answered.
     """
     name = verifier.model.model
-    asked = _Asked(prompt=_prompt(verifier, view))
+    asked = _Asked(prompt=await to_thread.run_sync(_prompt, verifier, view))
     clock = OwnTime(timeout_s)
     try:
         async with clock:

@@ -252,6 +252,43 @@ def test_ctrl_c_in_a_tool_ends_the_program(make_task: MakeTask) -> None:
         asyncio.run(played(make_task(files={"envs/counter.py": code}), "slip"))
 
 
+@pytest.mark.parametrize(
+    ("fields", "files", "place"),
+    [
+        ({}, {"verifiers/counted.py": "def score(episode):\n    return 1 / 0\n"}, "verifiers/counted.py:2"),
+        ({}, {"verifiers/counted.py": "def score(episode):\n    return 1 +\n"}, "verifiers/counted.py:2"),
+        ({"prompt": "a\n{{ params.nope }}"}, {}, "tasks/a.yaml:1"),
+        ({"prompt": {"template": "p.txt"}}, {"p.txt": "a\n{{ params.nope }}"}, "p.txt:2"),
+        ({}, {"envs/counter.py": SLIP.format(raised="Own('x')")}, "envs/counter.py:10"),
+    ],
+)
+async def test_a_failure_says_where_in_the_bundle_it_came_from(
+    make_task: MakeTask, sink: Any, fields: dict[str, Any], files: dict[str, str], place: str
+) -> None:
+    """The innermost line of the bundle's own, as a value; the run has it too."""
+    async with open_episode(make_task(files=files, **fields), sink=sink) as episode:
+        turn = await episode.start()
+        if turn is not None and "envs/counter.py" in files:
+            with pytest.raises(EpisodeFailedError):
+                await turn.call("slip", {})
+        elif turn is not None:
+            await turn.end(SAY)
+        failure = (await episode.result()).failure
+    assert failure is not None
+    assert str(failure.place) == place
+    path, _, line = place.partition(":")
+    assert sink.of("failure")[0].data["place"] == {"path": path, "line": int(line)}
+
+
+async def test_what_is_answered_once_a_turn_is_over_says_so(make_task: MakeTask, deploy: Steps) -> None:
+    """By its kind: the turn had ended, or the env broke in the call."""
+    async with open_episode(make_task([*deploy, {"prompt": "A", "fail_task_on_error": False}, COUNTED])) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        assert (await turn.call("die", {})).refusal == "broken"
+        assert (await turn.call("add", {"by": 1})).refusal == "turn_over"
+
+
 async def test_a_step_may_let_the_episode_go_on(make_task: MakeTask, deploy: Steps, sink: Any) -> None:
     """With `fail_task_on_error: false` later steps run, and the outcome is failed all the same."""
     steps = [
