@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import marshal
 import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from agent_env.bundle.json_text import read_json as read_strictly
 from agent_env.universe.containers import Flat, Large, Packed, Untouched
 
 __all__ = ["FrozenJson", "freeze", "read_json"]
@@ -39,16 +39,11 @@ def read_json(path: Path) -> FrozenJson:
 
     Raises:
         OSError: When it cannot be read.
-        ValueError: When it is no JSON, or has a number that is not finite.
-        RecursionError: When it is nested too deeply.
+        ValueError: When it is no JSON, or none that can be used: a number that is not finite, a key that is there twice.
     """
     text = path.read_text(encoding="utf-8-sig")
-    value = json.loads(text, parse_constant=_refuse_constant)
+    value = read_strictly(text)
     return freeze(value, record_bytes=_RECORD_BYTES if len(text) > _PLAIN_BYTES else sys.maxsize)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def freeze(value: Any, *, record_bytes: int = _RECORD_BYTES) -> FrozenJson:
