@@ -1,4 +1,4 @@
-"""One rollout in a grid: what its cell needs of a run, and no more."""
+"""One rollout beside others, in a grid or a row: what its cell needs of a run, and no more."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from agent_env.runs._reading import Reader, read_summary
 from agent_env.runs.conversation import Item, StateChange, conversation
 from agent_env.runs.explorer.address import LARGEST, number_of, text_of
 from agent_env.runs.explorer.points import Neighbours
+from agent_env.runs.explorer.rollouts import Rollout
 from agent_env.runs.explorer.run_drawing import duration_bar, shaded, times_bar
 from agent_env.runs.explorer.run_reading import (
-    Rollout,
     after_last,
     has_sampled,
     neighbouring_runs,
@@ -140,12 +140,8 @@ class RunView:
     def rival(self) -> Rollout | None:
         """The rollout to compare this one with: the scored one whose reward is the furthest from its own."""
         own = self.run.reward or 0.0
-        others = [
-            other
-            for other in self.part.rollouts
-            if other.run_id != self.run.run_id and other.state is RunState.COMPLETED and other.reward is not None
-        ]
-        return max(others, key=lambda other: abs((other.reward or 0.0) - own), default=None)
+        others = [other for other in self.part.rollouts if other.run_id != self.run.run_id and other.score is not None]
+        return max(others, key=lambda other: abs((other.score or 0.0) - own), default=None)
 
     def is_bare(self, item: Item) -> bool:
         """Whether a message only asks for the calls that follow it."""

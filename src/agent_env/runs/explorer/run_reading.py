@@ -11,12 +11,12 @@ from agent_env.errors import RunIndexError
 from agent_env.runs._codec import decode, unpack
 from agent_env.runs._reading import dead_json, read_sampled
 from agent_env.runs.explorer.points import Neighbours, first_text
-from agent_env.runs.record import RunEvent, RunState, RunSummary, SampledTokens
+from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
+from agent_env.runs.record import RunEvent, RunSummary, SampledTokens
 
 __all__ = [
     "DAMAGED",
     "Head",
-    "Rollout",
     "after_last",
     "has_sampled",
     "neighbouring_runs",
@@ -31,8 +31,11 @@ DAMAGED = "damaged"
 """The kind of the event that stands for some that cannot be read (`events`: how many, `why`)."""
 
 _PAGE_BYTES = 2 << 20
+"""Events of a page, as they are before they are compressed."""
 _LAST = 64
+"""Events at the end of a run among which its scores and its failure are."""
 _ROLLOUTS = 200
+"""Rollouts beside the one that is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +47,6 @@ class Head:
     bundle_root: str
     damage: str
     """Why it cannot be read; empty where it can."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
-    """A run beside the one that is shown."""
-
-    run_id: str
-    attempt: int
-    rollout: int
-    state: RunState
-    reward: float | None
-    cut: str | None
-    failure_kind: str | None
 
 
 def read_head(conn: sqlite3.Connection, run: RunSummary) -> Head:
@@ -113,30 +103,23 @@ def read_last(conn: sqlite3.Connection, run: RunSummary) -> list[RunEvent]:
 
 def rollouts_of(conn: sqlite3.Connection, run: RunSummary) -> list[Rollout]:
     """The rollouts of the run's task in its group, some around it where there are very many."""
-    dead = dead_json(conn)
     group_key = conn.execute("SELECT key FROM groups WHERE name = ?", (run.group,)).fetchone()[0]
     first = conn.execute(
         "SELECT count(*) FROM runs WHERE group_key = ? AND task_id = ? AND (attempt, rollout) < (?, ?)",
         (group_key, run.task_id, run.attempt, run.rollout),
     ).fetchone()[0]
     rows = conn.execute(
-        "SELECT run_id, attempt, rollout, CASE WHEN state = 'running' AND writer_key IN (SELECT value FROM json_each(?))"
-        " THEN 'interrupted' ELSE state END AS state, reward, cut, failure_kind FROM runs"
-        " WHERE group_key = ? AND task_id = ? ORDER BY attempt, rollout LIMIT ? OFFSET ?",
-        (dead, group_key, run.task_id, _ROLLOUTS, max(0, first - _ROLLOUTS // 2)),
+        f"SELECT {ROLLOUT_COLUMNS} FROM runs r WHERE r.group_key = :group AND r.task_id = :task"
+        " ORDER BY r.attempt, r.rollout LIMIT :limit OFFSET :offset",
+        {
+            "dead": dead_json(conn),
+            "group": group_key,
+            "task": run.task_id,
+            "limit": _ROLLOUTS,
+            "offset": max(0, first - _ROLLOUTS // 2),
+        },
     )
-    return [
-        Rollout(
-            run_id=row["run_id"],
-            attempt=row["attempt"],
-            rollout=row["rollout"],
-            state=RunState(row["state"]),
-            reward=row["reward"],
-            cut=row["cut"],
-            failure_kind=row["failure_kind"],
-        )
-        for row in rows
-    ]
+    return [rollout_of(row) for row in rows]
 
 
 def has_sampled(conn: sqlite3.Connection, run: RunSummary) -> bool:
