@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_env.runs import RunEvent
-from agent_env.runs.conversation import conversation, pretty
+from agent_env.runs.conversation import conversation
+from agent_env.runs.json_text import pretty
 
 
 def _events(*events: tuple[str, Mapping[str, Any]]) -> list[RunEvent]:

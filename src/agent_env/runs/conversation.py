@@ -15,7 +15,7 @@ from agent_env.runs.json_text import Retyped, brief, pretty, relaid, retyped
 from agent_env.runs.record import RunEvent
 from agent_env.runs.visible import one_line
 
-__all__ = ["Item", "Section", "StateChange", "conversation", "pretty"]
+__all__ = ["Item", "Section", "StateChange", "conversation"]
 
 _SAID_CHARS = 200
 """Of an answer, this much of its first line is beside its call."""

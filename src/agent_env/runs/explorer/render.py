@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from agent_env.runs.conversation import pretty
 from agent_env.runs.explorer import wording
 from agent_env.runs.explorer.charts import kind_mark, legend_mark, sparkline
 from agent_env.runs.explorer.grid import cells, heat_key
+from agent_env.runs.json_text import pretty
 from agent_env.runs.record import RunState, place_of
 from agent_env.runs.visible import one_line, visible
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 __all__ = ["as_html", "as_json"]
-
-LONG_CHARS = 20_000
-"""Of a longer text the page shows this much, and links to the whole."""
 
 
 def as_html(template: str, **values: object) -> str:
@@ -123,11 +120,9 @@ def _environment() -> Environment:
         "moment": wording.moment,
         "number": wording.number,
         "one_line": one_line,
-        "percent": wording.percent,
         "place": place_of,
         "plural": wording.plural,
         "pretty": pretty,
-        "short_count": wording.short_count,
         "signed": wording.signed,
         "tally": wording.tally,
     }
@@ -136,8 +131,6 @@ def _environment() -> Environment:
         "heat": wording.heat,
         "heat_key": heat_key,
         "link": _link,
-        "long_chars": LONG_CHARS,
-        "run_states": list(RunState),
         "shares": _shares,
         "sparkline": sparkline,
     }

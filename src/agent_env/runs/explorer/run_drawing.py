@@ -12,13 +12,8 @@ from agent_env.runs.visible import one_line, visible
 
 __all__ = ["duration_bar", "shaded", "times_bar"]
 
-_WORDS = {
-    "model": "model",
-    "tools": "tools",
-    "env": "env",
-    "verify": "verify",
-    "other": "other",
-}
+_TIMES = ("model", "tools", "env", "verify", "other")
+"""What a run's seconds are told apart by, in the order of the bar."""
 _TOKENS = 4_000
 """Tokens of one message that a page shades; the rest is counted."""
 _LIKELY = (0.9, 0.5, 0.2, 0.05)
@@ -28,7 +23,7 @@ _UNLIKELIEST = 5
 
 def times_bar(run: RunSummary) -> Markup:
     """Where a run's seconds went, as a bar and in words; empty where the record does not say."""
-    times = {name: max(0.0, run.times[name]) for name in _WORDS if run.times.get(name)}
+    times = {name: max(0.0, run.times[name]) for name in _TIMES if run.times.get(name)}
     total = sum(times.values())
     if total <= 0:
         return Markup("")
@@ -37,7 +32,7 @@ def times_bar(run: RunSummary) -> Markup:
     words: list[str] = []
     for name, seconds in times.items():
         width = 100 * seconds / total
-        share = f"{_WORDS[name]} {duration(seconds)} ({width:.0f}%)"
+        share = f"{name} {duration(seconds)} ({width:.0f}%)"
         parts.append(f'<rect class="time-{name}" x="{at:.2f}" y="0" width="{width:.2f}" height="10"/>')
         words.append(f'<span class="time-{name}">{share}</span>')
         at += width
