@@ -46,6 +46,8 @@ _TAKE_BYTES = 16 << 20
 _RETRY_S = 1.0
 _FINISH_S = 20.0
 """How long closing puts words in."""
+_FLUSH_S = 5.0
+"""How long flushing puts words in."""
 _BREATH_S = 0.002
 """Between two chores: whoever waits for the lock gets it."""
 
@@ -117,6 +119,7 @@ class Writer:
         self._writer_key: int | None = None
         self._words = WordsQueue()
         self._checkpoints = Checkpoints(file)
+        self._is_chore_failing = False
         self._idle_from = 0.0
         """When chores may be done again, by `time.monotonic`: after the disk did not take one, it is left alone."""
 
@@ -201,17 +204,24 @@ class Writer:
             self._start()
             self._wake.notify()
 
-    def put_words_in(self) -> None:
-        """Wait until everything that was noted before is written, and can be searched for.
+    def flush(self) -> None:
+        """Wait until everything that was noted before is written; and some seconds at most until it can be searched for.
 
         Raises:
             RunIndexError: When it cannot be written.
         """
-        self.do(self._put_words_in)
 
-    def _put_words_in(self, conn: sqlite3.Connection) -> None:
-        while self._words and self._writer_key is not None:
-            busy_retried(partial(self._words.write_some, conn, self._writer_key))
+        def put_some_words_in(conn: sqlite3.Connection) -> bool:
+            if self._words and self._writer_key is not None:
+                try:
+                    busy_retried(partial(self._words.write_some, conn, self._writer_key))
+                except sqlite3.Error:
+                    return False  # the runs are written; why their words are not is logged when that is tried next
+            return bool(self._words)
+
+        until = time.monotonic() + _FLUSH_S
+        while self.do(put_some_words_in) and time.monotonic() < until:
+            pass  # a job each: batches are written in between
 
     def put_words_in_anew(self) -> bool:
         """Make the search index anew, without the words of what was deleted, and wait for it.
@@ -354,11 +364,14 @@ class Writer:
                 elif not self._chores[0](self._conn):
                     with self._wake:
                         self._chores.pop(0)
+            self._is_chore_failing = False
         except RunIndexError as exc:
             rest_s = random.uniform(0.002, 0.02)
             if not is_busy(exc.__cause__):
                 rest_s = _RETRY_S
-                logger.warning("%s (words for the search wait)", exc)
+                if not self._is_chore_failing:
+                    logger.warning("%s (words for the search wait)", exc)
+                self._is_chore_failing = True
         self._checkpoints.look()
         self._idle_from = time.monotonic() + rest_s
 
@@ -401,7 +414,9 @@ class Writer:
                 close_writer(self._conn, writer_key)
 
         until = time.monotonic() + _FINISH_S
-        while self._words and time.monotonic() < until:  # what is left then, or fails, is left to who opens the index next
+        while (
+            self._words and time.monotonic() < until
+        ):  # what is left then, or fails, is left to who opens the index next
             try:
                 with saying(self._file):
                     busy_retried(partial(self._words.write_some, self._conn, writer_key))

@@ -423,13 +423,13 @@ class RunIndex:
         return write_parquet(self._reader, condition, Path(path), events=events, tokens=tokens)
 
     def flush(self) -> None:
-        """Wait until all that was recorded so far is written and can be searched for.
+        """Wait until all that was recorded so far is written, and 5 s at most until it can be searched for.
 
         Raises:
             RunIndexError: When it cannot be written.
         """
         if self._writer is not None:
-            self._writer.put_words_in()
+            self._writer.flush()
 
     async def ready(self) -> None:
         """Wait while the disk is far behind; await it before opening an episode. Returns at once when it is not."""

@@ -157,6 +157,15 @@ def test_the_newest_run_comes_first_and_each_once_a_page(index: RunIndex, record
     assert ids == [sink.run_id for sink in reversed(sinks)]
 
 
+def test_a_run_is_on_a_page_once(index: RunIndex, begin: Make, say: Do) -> None:
+    """With the last part of it that has the words, however many have."""
+    sink = begin(index)
+    for number in range(3):
+        say(sink, f"needle {number}")
+        index.flush()
+    assert [hit.seq for hit in index.search("needle").hits] == [2]
+
+
 def test_a_search_in_a_group_has_what_is_below_it_and_nothing_beside_it(index: RunIndex, record: Make) -> None:
     """`grid` has `grid/train/step-0001` below it, and `grid-2` beside it."""
     groups = ["grid", "grid/train/step-0001", "grid-2", "other"]
@@ -241,7 +250,9 @@ def test_a_damaged_search_index_is_said_and_made_anew(index: RunIndex, record: M
     conn.close()
     with pytest.raises(RunIndexError, match="damaged"):
         index.search("needle")
-    assert index.group("g").reward_mean == 1.0
+    record(index, texts=["later"], reward=1.0)
+    index.flush()
+    assert (index.group("g").runs, index.group("g").reward_mean) == (2, 1.0)
     assert index.vacuum().is_search_rebuilt
     assert found(index, "needle") == ["needle"]
 
