@@ -6,17 +6,16 @@ comes back.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from agent_env._new_file import new_file
 from agent_env._optional import FRAMES, require
-from agent_env.errors import RunIndexError, UsageError
+from agent_env.errors import RunIndexError
 from agent_env.runs._codec import encode
 from agent_env.runs._listing import go_through
 from agent_env.runs._reading import Reader, record_of, sampled_of
@@ -60,7 +59,7 @@ def frame_of(reader: Reader, condition: Condition) -> pd.DataFrame:
 def write_jsonl(reader: Reader, condition: Condition, path: Path, *, events: bool, tokens: bool) -> Exported:
     """See `RunIndex.export_jsonl`."""
     count = _Count()
-    with _new_file(path) as file:
+    with new_file(path) as file:
         for key, run in count.of(reader, condition):
             # A run may be larger than memory, and turn out to be damaged in its middle: not a part of a line is left then.
             with tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES) as line:
@@ -82,7 +81,7 @@ def write_parquet(reader: Reader, condition: Condition, path: Path, *, events: b
     count = _Count()
     rows: list[dict[str, Any]] = []
     size = 0
-    with _new_file(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+    with new_file(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         for key, run in count.of(reader, condition):
             try:
                 row, row_bytes = _row(reader, key, run, events=events, tokens=tokens)
@@ -119,20 +118,6 @@ class _Count:
 
     def exported(self) -> Exported:
         return Exported(runs=self._runs, damaged=tuple(self._damaged), unreadable=self._unreadable)
-
-
-@contextmanager
-def _new_file(path: Path) -> Generator[IO[bytes]]:
-    """A file that is there under its name when all of it is written, and not at all when something raises."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-        os.replace(part, path)
-    except OSError as exc:
-        raise UsageError(f"{path}: {exc.strerror or exc}: choose a file in a folder that can be written") from exc
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write_line(

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import base64
 import html
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +17,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from agent_env._new_file import new_file
 from agent_env._version import __version__
 from agent_env.errors import UsageError
 from agent_env.runs._reading import Reader, read_groups, read_summary
@@ -60,19 +59,8 @@ class Report:
             UsageError: When the file cannot be written.
         """
         file = Path(path)
-        try:
-            handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-            scratch = Path(name)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as out:
-                    out.write(self.html)
-                scratch.chmod(0o644)
-                scratch.replace(file)
-            except BaseException:
-                scratch.unlink(missing_ok=True)
-                raise
-        except OSError as exc:
-            raise UsageError(f"{file}: {exc.strerror or exc}: choose a file in a folder that can be written") from exc
+        with new_file(file) as out:
+            out.write(self.html.encode())
         return file
 
     def _repr_html_(self) -> str:

@@ -1,0 +1,41 @@
+"""A file that is there as a whole, or not at all."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from agent_env.errors import UsageError
+
+__all__ = ["new_file"]
+
+
+@contextmanager
+def new_file(target: Path) -> Generator[IO[bytes]]:
+    """Write a file that someone asked for by its name; one that is there is replaced.
+
+    Args:
+        target: Where it is to be, in a folder that is there.
+
+    Yields:
+        What to write into, under a hidden name of its own. When the block ends, it is `target`; when the block raises, it
+        is removed. A process that is killed in the block leaves it behind.
+
+    Raises:
+        UsageError: When it cannot be written there; also when the block raises an OSError.
+    """
+    building = target.parent / f".agent-env-{secrets.token_hex(8)}.part"
+    try:
+        with building.open("xb") as file:
+            try:
+                yield file
+                file.close()  # what is buffered may not fit any more
+                building.replace(target)
+            except BaseException:  # also Ctrl-C
+                building.unlink(missing_ok=True)
+                raise
+    except OSError as exc:
+        raise UsageError(f"{target}: {exc.strerror or exc}: choose a file in a folder that can be written") from exc
