@@ -210,6 +210,36 @@ def test_scores_between_turns_stay(shop: Shop) -> None:
     assert found["reward"] == 2
 
 
+def test_an_env_that_starts_after_the_last_turn_starts_again(shop: Shop) -> None:
+    """It is a verifier's: there is nothing in it that an agent left, and the run has none."""
+    shop.write(
+        {
+            "bundle.yaml": FILES["bundle.yaml"]
+            + "  bank: {python: 'envs/store.py:Store', universe: universes/bank.json}\nagents: {agent: {envs: [store]}}\n",
+            "universes/bank.json": '{"stock": 5}',
+            "tasks/a.yaml": "id: a\nparams: {count: 3}\nsteps:\n  - deploy_env: store\n  - deploy_agent: agent\n"
+            "  - prompt: Sell.\n  - deploy_env: bank\n  - verify: {python: verifiers/sold.py}\n",
+            "verifiers/sold.py": "def score(episode):\n    return episode.state('store')['stock'] + episode.state('bank')['stock']\n",
+        }
+    )
+    shop.play()
+    found = shop.json()
+    assert (found["recorded"]["scores"], found["scores"]) == ({"sold": 12}, {"sold": 12})
+
+
+def test_a_step_that_fails_leaves_no_score_though_the_episode_would_go_on(shop: Shop) -> None:
+    """As when it was played: what failed is no reward."""
+    shop.play()
+    task = (
+        "id: a\nparams: {count: 3}\nsteps:\n  - deploy_env: store\n  - deploy_agent: agent\n  - prompt: Sell.\n"
+        "  - {run: {python: 'scripts/day.py:close'}, fail_task_on_error: false}\n  - verify: {python: verifiers/sold.py}\n"
+    )
+    shop.write({"scripts/day.py": "def close(episode):\n    raise KeyError('till')\n", "tasks/a.yaml": task})
+    found = shop.json()
+    assert (found["scores"], found["reward"]) == ({}, None)
+    assert "raised KeyError: 'till'" in found["why_not"]
+
+
 def test_a_database_is_made_again(shop: Shop) -> None:
     """Rows that an episode changed, added and removed."""
     env = ENV.replace(

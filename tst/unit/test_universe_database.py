@@ -121,6 +121,32 @@ async def test_an_episode_ends_while_a_thread_is_inside_of_a_query(spec: Univers
             copy.state.execute("SELECT 1")
 
 
+async def test_a_query_that_another_thread_is_inside_of_is_interrupted_for_the_state_to_be_told(
+    spec: UniverseSpec,
+) -> None:
+    """A tool that was stopped between two queries has begun the next one: it ends with an error, and nothing waits for ever."""
+    raised: list[str] = []
+    async with open_universe(spec) as copy:
+        copy.state.execute("UPDATE store SET stock = 17 WHERE id = 3")
+        copy.state.commit()
+        begun = threading.Event()
+        copy.state.create_function("begun", 0, lambda: begun.set() or 1)
+
+        def query() -> None:
+            try:
+                copy.state.execute(ENDLESS.replace("SELECT 1 UNION", "SELECT begun() UNION"))
+            except sqlite3.Error as exc:
+                raised.append(str(exc))
+
+        thread = threading.Thread(target=query)
+        thread.start()
+        await asyncio.to_thread(begun.wait, 10)
+        changes = await copy.changes()
+        await asyncio.to_thread(thread.join, 10)
+    assert raised == ["interrupted"]
+    assert [change.path for change in changes.changes] == ["/store/3/stock"]
+
+
 async def test_an_episode_ends_while_a_thread_makes_one_call_after_the_other(spec: UniverseSpec) -> None:
     """Whatever it is about to do is refused; no call meets a database that is gone."""
     for _ in range(20):
@@ -389,6 +415,9 @@ async def test_a_thread_that_stays_inside_of_a_database_is_said(
         await asyncio.to_thread(begun.wait, 10)
         with pytest.raises(UniverseError, match="still inside"):
             await copy.changes()
+        monkeypatch.setattr("agent_env.universe.private_copy._IN_USE_S", 1000.0)
+        with pytest.raises(UniverseError, match="still inside"):
+            await copy.changes()  # nobody waits for it a second time
         go_on.set()
         await asyncio.to_thread(thread.join, 10)
         assert not await copy.changes()

@@ -239,6 +239,12 @@ class Task:
     line: int = field(default=1, compare=False, repr=False)
     """The line in that file, from 1."""
 
+    @property
+    def after_the_agents(self) -> tuple[Step, ...]:
+        """The steps after the last prompt: agents do nothing in them, so that they can be done again on a recorded episode."""
+        last = max((at for at, step in enumerate(self.steps) if isinstance(step, Prompt)), default=-1)
+        return self.steps[last + 1 :]
+
     def models(self, *, judges: bool) -> tuple[ModelSpec, ...]:
         """Return the models that playing the task asks, each once: those of agents that are prompted or lead, and of judges.
 

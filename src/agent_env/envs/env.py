@@ -195,7 +195,11 @@ class _PythonSession:
         try:
             if tool.options.blocking:
                 call = partial(_call_in_thread, tool, self._env, arguments)
-                ended = await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_threads.get())
+                try:
+                    ended = await to_thread.run_sync(call, abandon_on_cancel=True, limiter=_threads.get())
+                except asyncio.CancelledError:
+                    self._copy.interrupt()  # its thread is left: a query that it is inside of must not keep the state
+                    raise
                 if ended.raised is not None:
                     return self._raised(ended.raised)
                 result = ended.value

@@ -41,7 +41,7 @@ class OtherAgent:
         self._task = task
         self._log = log
         self._run_s = run_s
-        self._messages = log.conversations.setdefault(agent.name, [])
+        self._messages: list[Message] = []
         self._system = ""
         self._heard = ""
         self._turns = 0

@@ -1,22 +1,28 @@
-"""One tool call at the boundary of a bundle's code: what comes out of it is an answer, or a failed step."""
+"""The boundary to a bundle's code: what goes wrong in a tool call, in a text, or in whatever takes its time is a failed step."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import to_thread
 
 from agent_env._cancellation import stops_us
+from agent_env.bundle import Task, TextSource
 from agent_env.envs import EnvSession, ToolAnswer
-from agent_env.errors import AgentEnvError, EnvBrokenError, McpServerError, SandboxLostError
+from agent_env.errors import AgentEnvError, BundleError, EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
 from agent_env.verify.step_failed import StepFailedError, broken_kind, exception_line, trace_of
 
-__all__ = ["call_env", "failed"]
+__all__ = ["call_env", "failed", "render", "within"]
+
+T = TypeVar("T")
 
 
 async def call_env(session: EnvSession, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
-    """Run one tool.
+    """Run a tool.
 
     Raises:
         StepFailedError: When its env is broken.
@@ -28,6 +34,43 @@ async def call_env(session: EnvSession, name: str, arguments: Mapping[str, Any])
         if stops_us(exc, task):
             raise
         raise failed(FailureKind.ENV_BROKEN, exc, what=f"tool {name}: ") from exc
+
+
+async def render(source: TextSource, task: Task) -> str:
+    """Write a text for a task.
+
+    Raises:
+        StepFailedError: When it cannot be written.
+    """
+    try:
+        text = source.at_once(params=task.params, task_id=task.id, tags=task.tags)
+        if text is None:
+            long = partial(source.render, params=task.params, task_id=task.id, tags=task.tags)
+            text = await to_thread.run_sync(long, abandon_on_cancel=True)
+        return text
+    except BundleError as exc:
+        raise failed(FailureKind.PROMPT, exc) from exc
+
+
+async def within(doing: Awaitable[T], timeout_s: float | None, what: str, *, of_s: float | None = None) -> T:
+    """Wait for something, but only so long; `of_s` is the whole time, where only a part of it was left.
+
+    Raises:
+        StepFailedError: When its time is up.
+    """
+    # asyncio's timeout and no cancel scope: what is entered here may hold scopes that stay open after it.
+    clock = asyncio.timeout(timeout_s)
+    try:
+        async with clock:
+            return await doing
+    except TimeoutError as exc:
+        if not clock.expired():
+            raise
+        # What was stopped may say where it stood: an MCP server's stderr, say.
+        notes = "\n".join(getattr(exc.__cause__, "__notes__", ()))
+        raise StepFailedError(
+            FailureKind.STEP_TIMEOUT, f"{what} took longer than {of_s or timeout_s:g} s", notes
+        ) from None
 
 
 def failed(kind: FailureKind, exc: BaseException, *, what: str = "") -> StepFailedError:

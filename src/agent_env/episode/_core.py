@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from agent_env.bundle import AgentSpec, Prompt, Skill, Task
-from agent_env.envs import EnvSession, ToolAnswer, ToolSpec
+from agent_env.bundle import AgentSpec, Prompt, Skill, Step, Task
+from agent_env.bundle.raised import raised_at
+from agent_env.envs import EnvSession, Refusal, ToolAnswer, ToolSpec
 from agent_env.envs.skills import skills_text
 from agent_env.episode._log import EpisodeLog
 from agent_env.episode.limits import Limits
@@ -23,6 +24,7 @@ from agent_env.episode.sink import EpisodeSink
 from agent_env.errors import EpisodeError, EpisodeFailedError, EpisodeStateError, RunIndexError
 from agent_env.outcome import CutReason, EpisodeResult, Failure, Outcome
 from agent_env.verify import EpisodeView, Message
+from agent_env.verify.step_failed import StepFailedError
 
 if TYPE_CHECKING:
     from agent_env.episode._episode import Turn
@@ -174,19 +176,8 @@ class Core:
 
     def view(self) -> EpisodeView:
         """Show the episode so far."""
-        log = self.log
-        return EpisodeView(
-            task_id=self.task.id,
-            params=self.task.copy_params(),
-            tags=self.task.tags,
-            messages=list(log.messages),
-            replies=list(log.replies),
-            calls=list(log.calls),
-            conversations={name: list(messages) for name, messages in log.conversations.items()},
-            scores=dict(log.scores),
-            cut=self.cut,
-            states={name: session.state for name, session in self.envs.items()},
-        )
+        states = {name: session.state for name, session in self.envs.items()}
+        return self.log.heard.view(scores=self.log.scores, cut=self.cut, states=states)
 
     # What waits: callers for a change, the owner for a request.
 
@@ -238,6 +229,27 @@ class Core:
         self.in_flight = None
         if self._waiters:
             self._notify()
+
+    def call_answered(self, request: CallRequest, answer: ToolAnswer) -> None:
+        """Give a call's answer to whoever waits for it."""
+        self.call_done()
+        if not request.future.done():
+            request.future.set_result(answer)
+
+    def step_failed(self, step: Step, exc: StepFailedError) -> Failure:
+        """Record a failure, and before it the answer of the call that it came in."""
+        request = self.in_flight
+        answer = ToolAnswer(exc.message, is_error=True, ends_turn=True, refusal=Refusal.BROKEN)
+        if request is not None:
+            self.log.answer(request.call_id, request.name, answer, 0.0)
+        place = raised_at(exc, self.task.bundle.root)
+        failure = Failure(kind=exc.kind, step=step.id, message=exc.message, traceback=exc.trace, place=place)
+        if self.failure is None:
+            self.failure = failure
+        self.log.failure(failure)
+        if request is not None and not step.fail_task_on_error:
+            self.call_answered(request, answer)
+        return failure
 
     def close_turn(self, closed: Callable[[str], EpisodeError]) -> None:
         """Take the move back from the caller."""

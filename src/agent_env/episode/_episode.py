@@ -18,7 +18,7 @@ from agent_env.errors import EpisodeStateError, UsageError
 from agent_env.outcome import CutReason, EpisodeResult, Failure, FailureKind
 from agent_env.verify import EpisodeView, Message
 
-__all__ = ["Episode", "Turn", "open_episode"]
+__all__ = ["Episode", "Turn", "held", "open_episode"]
 
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -48,12 +48,20 @@ async def open_episode(
     """
     core = Core(task, NullSink() if sink is None else sink, limits)
     core.log.opened()
+    async with held(core) as episode:
+        yield episode
+
+
+@asynccontextmanager
+async def held(core: Core) -> AsyncGenerator[Episode]:
+    """Give an episode that nobody has started yet, and give back what it holds when the block is left, as `open_episode` says."""
     try:
         yield Episode(core)
     finally:
         core.give_up()
         if core.owner is not None and core.result is None:
-            await wait_until_done(core.owner, grace_s=_grace_s(limits), what=f"run {core.run_id}: the episode's task")
+            what = f"run {core.run_id}: the episode's task"
+            await wait_until_done(core.owner, grace_s=_grace_s(core.limits), what=what)
             core.abandon_and_leave()
     if not core.has_raised_broken:
         core.raise_broken()
@@ -341,7 +349,7 @@ class Turn:
         answer = ToolAnswer(text, is_error=True, ends_turn=over, refusal=Refusal.MISFIT)
         with _recording(self._core):
             self._core.log.call(call_id, name, None, raw)
-            self._core.log.answer(call_id, name, None, answer, 0.0)
+            self._core.log.answer(call_id, name, answer, 0.0)
         return answer
 
     async def end(self, reply: Message | None = None) -> Turn | None:

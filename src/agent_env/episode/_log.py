@@ -1,4 +1,4 @@
-"""What has happened in an episode: told to its sink as it happens, and kept for verifiers and players."""
+"""What happens in an episode: told to its sink as it happens, and kept for verifiers and players."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, cast
 
-from agent_env.bundle import AgentKind, Task
+from agent_env.bundle import Task
 from agent_env.envs import ToolAnswer, ToolSpec
+from agent_env.episode.heard import Heard
 from agent_env.episode.sink import EpisodeSink, Event, EventKind, RunHeader
 from agent_env.outcome import CutReason, Failure, Score, Skipped
-from agent_env.verify import CallRecord, Message
-from agent_env.verify.view import text_of
+from agent_env.verify import Message
+from agent_env.verify.verdict import JudgeRecord
 
 __all__ = ["EpisodeLog"]
 
@@ -22,25 +23,12 @@ _MOST_TOKENS = 10**12
 class EpisodeLog:
     """Every method that tells the sink raises what the sink raises."""
 
-    __slots__ = (
-        "_sink",
-        "_task",
-        "calls",
-        "conversations",
-        "left_out",
-        "messages",
-        "replies",
-        "said",
-        "scores",
-        "step",
-        "system",
-        "turn",
-        "turns",
-    )
+    __slots__ = ("_sink", "_task", "heard", "judges", "left_out", "said", "scores", "step", "turn", "turns")
 
     def __init__(self, task: Task, sink: EpisodeSink) -> None:
         self._task = task
         self._sink = sink
+        self.heard = Heard(task)
         self.step = ""
         """The id of the step under way."""
         self.turn: int | None = None
@@ -49,15 +37,9 @@ class EpisodeLog:
         """How many turns were started."""
         self.said = 0
         """How many messages the agent wrote."""
-        self.system: str | None = None
-        """The system prompt in force."""
-        self.messages: list[Message] = []
-        """The conversation of whoever is played."""
-        self.conversations: dict[str, list[Message]] = {task.bundle.played: self.messages}
-        """Each agent's, by name, as that agent has it."""
-        self.replies: list[str] = []
-        self.calls: list[CallRecord] = []
         self.scores: dict[str, Score] = {}
+        self.judges: dict[str, JudgeRecord] = {}
+        """What judges were asked and answered, by verify step."""
         self.left_out: dict[str, Skipped] = {}
         """Verifiers that were not run."""
 
@@ -66,8 +48,8 @@ class EpisodeLog:
         """What `EpisodeResult.metrics` has."""
         return {
             "messages": float(self.said),
-            "tool_calls": float(len(self.calls)),
-            "tool_errors": float(sum(call.is_error for call in self.calls)),
+            "tool_calls": float(len(self.heard.calls)),
+            "tool_errors": float(sum(call.is_error for call in self.heard.calls)),
             "turns": float(self.turns),
         }
 
@@ -98,11 +80,6 @@ class EpisodeLog:
         self.turn = self.turns
         self.turns += 1
         kind = self._task.bundle.agents[agent].kind
-        if kind is AgentKind.PLAYED:
-            if system_prompt and system_prompt != self.system:
-                self.system = system_prompt
-                self.messages.append(Message(role="system", content=system_prompt))
-            self.messages.append(Message(role="user", content=prompt))
         shown = [{"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools]
         self._tell(
             EventKind.TURN_STARTED,
@@ -116,7 +93,6 @@ class EpisodeLog:
 
         Without counts, those of the message's own `usage` are told: a model behind an endpoint has that.
         """
-        self.messages.append(message)
         data: dict[str, Any] = {"message": message}
         if message["role"] != "assistant":
             self._tell(EventKind.MESSAGE, data)
@@ -134,15 +110,8 @@ class EpisodeLog:
         """A tool call is about to run."""
         self._tell(EventKind.CALL, {"call_id": call_id, "tool": tool, "arguments": arguments, "raw": raw})
 
-    def answer(
-        self, call_id: str, tool: str, arguments: Mapping[str, Any] | None, answer: ToolAnswer, duration_s: float
-    ) -> None:
+    def answer(self, call_id: str, tool: str, answer: ToolAnswer, duration_s: float) -> None:
         """The call has come to something."""
-        turn = self.turn or 0
-        self.calls.append(
-            CallRecord(tool=tool, arguments=arguments, text=answer.text, is_error=answer.is_error, turn=turn)
-        )
-        self.messages.append(Message(role="tool", content=answer.text, tool_call_id=call_id, name=tool))
         data: dict[str, Any] = {
             "call_id": call_id,
             "tool": tool,
@@ -188,14 +157,10 @@ class EpisodeLog:
             data["error_kind"] = str(answer.refusal)
         self._tell(EventKind.AGENT_CALLED, data)
 
-    def turn_ended(self, reply: Message | None) -> None:
-        """The agent's turn is over."""
-        self._tell(EventKind.TURN_ENDED, {"reply": None if reply is None else text_of(reply)})
+    def turn_ended(self, reply: str | None) -> None:
+        """The agent's turn is over, with what it said at last; None where it was cut, or a failure ended it."""
+        self._tell(EventKind.TURN_ENDED, {"reply": reply})
         self.turn = None
-
-    def replied(self, reply: Message | None) -> None:
-        """Keep what the agent said at the end of a turn that it ended."""
-        self.replies.append("" if reply is None else text_of(reply))
 
     def cut(self, reason: CutReason) -> None:
         """The trainer ends the episode."""
@@ -210,7 +175,7 @@ class EpisodeLog:
         self.left_out[skipped.step] = skipped
         self._tell(EventKind.SKIPPED, {"reason": skipped.reason})
 
-    def score(self, score: Score, *, judge: Mapping[str, Any] | None) -> None:
+    def score(self, score: Score, judge: JudgeRecord | None) -> None:
         """A verifier has scored; `judge` is what a model was asked for it, and answered."""
         self.scores[score.step] = score
         data: dict[str, Any] = {
@@ -219,7 +184,8 @@ class EpisodeLog:
             "metrics": dict(score.metrics),
         }
         if judge is not None:
-            data["judge"] = judge
+            self.judges[score.step] = judge
+            data["judge"] = judge.as_json()
         self._tell(EventKind.SCORE, data)
 
     def failure(self, failure: Failure) -> None:
@@ -234,7 +200,9 @@ class EpisodeLog:
         self._tell(EventKind.FAILURE, data)
 
     def _tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
-        self._sink.event(Event(kind, time.time(), self.step, self.turn, data))
+        event = Event(kind, time.time(), self.step, self.turn, data)
+        self.heard.take(event)
+        self._sink.event(event)
 
 
 def _used(usage: object) -> dict[str, int | None]:

@@ -8,36 +8,36 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from agent_env._cancellation import raise_if_ours
+from agent_env._cancellation import stops_us
 from agent_env._cleanup import close_stack
 from agent_env.bundle import (
     AddSkills,
-    AgentKind,
+    CheckVerifier,
     DeployAgent,
     DeployEnv,
+    JudgeVerifier,
     Prompt,
     RunCommand,
     RunPython,
+    StateVerifier,
     Step,
     Verify,
 )
 from agent_env.chat import complete, open_chat
-from agent_env.envs import EnvSession, ToolSpec, open_env
-from agent_env.envs.skills import SkillShelf
-from agent_env.episode._agents import OtherAgent
-from agent_env.episode._calling import failed
-from agent_env.episode._core import Agent, Core
-from agent_env.episode._turns import Agents, Turns, fail, render, within
+from agent_env.envs import EnvSession, open_env
+from agent_env.episode._calling import failed, within
+from agent_env.episode._core import Core
+from agent_env.episode._deployed import DeployedAgents
+from agent_env.episode._prompts import Prompts
 from agent_env.episode.sink import NullSink
 from agent_env.episode.wanted_states import wanted_state
 from agent_env.errors import EnvBrokenError, UniverseError, UsageError
 from agent_env.outcome import FailureKind, Skipped
 from agent_env.sandbox import Sandbox
-from agent_env.universe import fingerprint
+from agent_env.universe import StateChanges, fingerprint
 from agent_env.verify.command import how_it_ended, run_command
 from agent_env.verify.function import call_function
 from agent_env.verify.permission import judges_allowed
@@ -74,27 +74,28 @@ async def own(core: Core) -> None:
 
 
 class _Steps:
-    __slots__ = ("_agents", "_bundle", "_core", "_has_kept_states", "_log", "_shelves", "_stack", "_turns")
+    __slots__ = ("_agents", "_bundle", "_core", "_has_kept_states", "_log", "_prompts", "_stack", "_told")
 
     def __init__(self, core: Core, stack: AsyncExitStack) -> None:
         self._core = core
         self._log = core.log
         self._bundle = core.task.bundle
         self._stack = stack
-        self._agents = Agents()
+        self._agents = DeployedAgents(core)
+        self._prompts = Prompts(core, self._agents)
         self._has_kept_states = False
-        self._shelves: dict[str, SkillShelf] = {}
-        self._turns = Turns(core, self._agents)
+        self._told: dict[str, StateChanges | None] = {}
+        """What is different in each env's universe, until a step runs that may change more."""
 
     async def play(self) -> None:
-        steps = self._core.task.steps
-        last_prompt = max((at for at, step in enumerate(steps) if isinstance(step, Prompt)), default=-1)
-        for at, step in enumerate(steps):
-            if at > last_prompt and isinstance(step, RunPython | RunCommand | Verify):
+        task = self._core.task
+        first_after = len(task.steps) - len(task.after_the_agents)
+        for at, step in enumerate(task.steps):
+            is_after = at >= first_after
+            if is_after and isinstance(step, RunPython | RunCommand | Verify):
                 await self._keep_states()
             # After a cut no agent is prompted, and what only leads up to a prompt is left out with it.
-            leads_up = isinstance(step, Prompt) or (isinstance(step, RunPython | RunCommand) and at < last_prompt)
-            if self._core.cut is not None and leads_up:
+            if self._core.cut is not None and not is_after and isinstance(step, Prompt | RunPython | RunCommand):
                 continue
             if not await self._step(step):
                 return
@@ -108,12 +109,15 @@ class _Steps:
         try:
             await self._do(step)
         except StepFailedError as exc:
-            failure = fail(self._core, step, exc)
+            failure = self._core.step_failed(step, exc)
             if self._log.turn is not None:
                 self._log.turn_ended(None)
                 self._core.fail_turn(failure)
                 self._core.call_done()
             goes_on = not step.fail_task_on_error
+        finally:
+            if not _only_looks(step):
+                self._told.clear()
         self._core.stop_if_abandoned()
         self._log.step_ended(perf_counter() - began)
         return goes_on
@@ -123,11 +127,11 @@ class _Steps:
             case DeployEnv():
                 await self._deploy_env(step)
             case DeployAgent():
-                await self._deploy_agent(step)
+                await self._agents.deploy(self._bundle.agents[step.agent])
             case AddSkills():
-                self._add_skills(step)
+                self._agents.add_skills(step)
             case Prompt():
-                await self._turns.prompt(step)
+                await self._prompts.ask(step)
             case RunPython():
                 await call_function(
                     step.target,
@@ -163,16 +167,22 @@ class _Steps:
         if self._has_kept_states or isinstance(self._core.sink, NullSink):
             return
         self._has_kept_states = True
-        for name, session in self._core.envs.items():
+        for name, session in list(self._core.envs.items()):
             universe = self._bundle.envs[name].universe
             try:
-                changes = await within(session.changes(), _KEEP_S, f"telling what was left of env '{name}'")
+                changes = await within(self._changes(name, session), _KEEP_S, f"telling what was left of env '{name}'")
                 version = None if universe is None else await fingerprint(universe)
             except (UniverseError, StepFailedError) as exc:
                 self._log.state(name, {"error": " ".join(str(exc).split())})
                 continue
             if changes is not None:
                 self._log.state(name, changes.as_json() | ({} if version is None else {"universe": version}))
+
+    async def _changes(self, env: str, session: EnvSession) -> StateChanges | None:
+        """Tell what is different in an env's universe: once, so that a state is scored as the run has it."""
+        if env not in self._told:
+            self._told[env] = await session.changes()
+        return self._told[env]
 
     async def _verify(self, step: Verify, timeout_s: float) -> None:
         means = VerifyMeans(
@@ -181,7 +191,11 @@ class _Steps:
             ask=complete if judges_allowed(self._core.limits.judges) else None,
             wanted=partial(wanted_state, self._core.task, timeout_s=timeout_s),
             lefts={
-                name: LeftState(spec=self._bundle.envs[name].universe, state=session.state, changes=session.changes)
+                name: LeftState(
+                    spec=self._bundle.envs[name].universe,
+                    state=session.state,
+                    changes=partial(self._changes, name, session),
+                )
                 for name, session in self._core.envs.items()
             },
         )
@@ -189,13 +203,14 @@ class _Steps:
         if isinstance(verdict.outcome, Skipped):
             self._log.skipped(verdict.outcome)
         else:
-            self._log.score(verdict.outcome, judge=None if verdict.judge is None else verdict.judge.as_json())
+            self._log.score(verdict.outcome, verdict.judge)
 
     def _sandboxes(self) -> dict[str, Sandbox]:
         envs = self._core.envs
         return {name: session.state for name, session in envs.items() if self._bundle.envs[name].sandbox is not None}
 
     async def _deploy_env(self, step: DeployEnv) -> None:
+        task = asyncio.current_task()
         timeout_s = self._core.limits.bound_s(step)
         opening = self._stack.enter_async_context(open_env(self._bundle.envs[step.env], task=self._core.task))
         try:
@@ -204,36 +219,12 @@ class _Steps:
             raise
         except UniverseError as exc:
             raise failed(FailureKind.UNIVERSE, exc) from exc
-        except asyncio.CancelledError as exc:
-            raise_if_ours(exc)
-            raise failed(FailureKind.ENV_START, exc) from exc
-        except (Exception, SystemExit) as exc:
+        except BaseException as exc:
+            if stops_us(exc, task):
+                raise
             raise failed(FailureKind.ENV_START, exc) from exc
 
-    async def _deploy_agent(self, step: DeployAgent) -> None:
-        spec = self._bundle.agents[step.agent]
-        sessions = [(env, session) for env in spec.envs if (session := self._core.envs.get(env)) is not None]
-        if spec.skills:
-            self._shelves[spec.name] = shelf = SkillShelf()
-            sessions.append(("skills", shelf))
-        tools: list[ToolSpec] = []
-        routes: dict[str, EnvSession] = {}
-        for env, session in sessions:
-            for tool in session.tools:
-                if tool.name in routes:
-                    message = f"agent '{spec.name}' has two tools '{tool.name}': rename the one in env '{env}'"
-                    raise StepFailedError(FailureKind.ENV_START, message)
-                tools.append(tool)
-                routes[tool.name] = session
-        system_prompt = "" if spec.system_prompt is None else await render(spec.system_prompt, self._core.task)
-        agent = Agent(spec, system_prompt, tuple(tools), routes)
-        if spec.kind is not AgentKind.PLAYED:
-            run_s = self._core.limits.run_s
-            self._agents.others[spec.name] = OtherAgent(agent, self._core.task, self._log, run_s=run_s)
-        self._agents.put(agent)
 
-    def _add_skills(self, step: AddSkills) -> None:
-        agent = self._agents.get(step.agent, "be given skills")
-        self._agents.put(replace(agent, skills=tuple(dict.fromkeys((*agent.skills, *step.skills)))))
-        if step.agent in self._shelves:
-            self._shelves[step.agent].skills.update({skill.name: skill for skill in step.skills})
+def _only_looks(step: Step) -> bool:
+    """Whether a step changes no env's state: the library's own verifiers, none of a bundle's code."""
+    return isinstance(step, Verify) and isinstance(step.verifier, StateVerifier | CheckVerifier | JudgeVerifier)

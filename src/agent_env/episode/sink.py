@@ -42,7 +42,7 @@ class EventKind(StrEnum):
     AGENT_CALLED = "agent_called"
     """Such an agent called a tool (`agent`, `call_id`, `tool`, `arguments`, `text`, `is_error`, `duration_s`; of an error also `error_kind`)."""
     TURN_ENDED = "turn_ended"
-    """The agent's turn is over (`reply`: its text, or None when there was none)."""
+    """The agent's turn is over (`reply`: its text, empty where it ended with a call; None where a cut or a failure ended it)."""
     CUT = "cut"
     """The trainer ended the episode (`reason`)."""
     STATE = "state"
@@ -114,8 +114,9 @@ class NullSink:
 
     __slots__ = ("_run_id",)
 
-    def __init__(self) -> None:
-        self._run_id = new_run_id()
+    def __init__(self, run_id: str | None = None) -> None:
+        """Args: the episode's id; None makes one."""
+        self._run_id = run_id or new_run_id()
 
     @property
     def run_id(self) -> str:

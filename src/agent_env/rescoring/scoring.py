@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,30 +21,23 @@ from agent_env.bundle import (
     Bundle,
     CommandVerifier,
     DeployEnv,
-    Prompt,
     RunCommand,
-    RunPython,
     Step,
     Task,
     UniverseKind,
     UniverseSpec,
     Verify,
 )
-from agent_env.chat import complete
-from agent_env.episode import EpisodeView
+from agent_env.envs import EnvSession, ToolAnswer, ToolSpec
+from agent_env.envs.refusals import no_such_tool
+from agent_env.episode.again import AgentsPart, score_again
+from agent_env.episode.heard import Heard
 from agent_env.episode.limits import DEFAULT_LIMITS, Limits
-from agent_env.episode.wanted_states import wanted_state
 from agent_env.errors import AgentEnvError, RewardError
-from agent_env.outcome import CutReason, EpisodeResult, FailureKind, Outcome, Score, Skipped
-from agent_env.rescoring.heard import Heard, hear
+from agent_env.outcome import CutReason, EpisodeResult, FailureKind, Score, Skipped
 from agent_env.runs import RunEvent, RunIndex, RunState, RunSummary
 from agent_env.universe import StateChanges, apply, changes_on_disk, fingerprint, open_universe, open_universe_on_disk
 from agent_env.verify import resolve_reward
-from agent_env.verify.function import call_function
-from agent_env.verify.permission import judges_allowed
-from agent_env.verify.score import VerifyMeans, verify_step
-from agent_env.verify.state import LeftState
-from agent_env.verify.step_failed import StepFailedError
 from agent_env.verify.verdict import JudgeRecord
 
 __all__ = ["Rescored", "rescore"]
@@ -110,7 +103,7 @@ async def rescore(
     for run in runs:
         try:
             yield await _one(index, bundle, run, reward, limits)
-        except (_CannotError, StepFailedError, AgentEnvError) as exc:
+        except (_CannotError, AgentEnvError) as exc:
             yield Rescored(run=run, why_not=" ".join(str(exc).split()))
 
 
@@ -121,33 +114,24 @@ async def _one(index: RunIndex, bundle: Bundle, run: RunSummary, reward: str | N
     record = await to_thread.run_sync(partial(index.read, run.run_id, limit=1))
     if dict(record.params) != dict(task.params):
         raise _CannotError("the task's params are others than those it was played with")
-    steps = _after_the_agent(task)
-    _check_run(run, steps)
+    _check_run(run, task)
     events = await to_thread.run_sync(lambda: list(index.events(run.run_id)))
-    heard = hear(events, played=bundle.played)
-    scores, judges, skipped = _kept_scores(task, steps, events), dict[str, JudgeRecord](), dict[str, Skipped]()
     async with AsyncExitStack() as stack:
-        lefts = await _states(task, events, steps, stack)
-        states = {name: left.state for name, left in lefts.items()}
-        ask = complete if judges_allowed(limits.judges) else None
-        for step in steps:
-            view = _view(task, run, heard, scores, states)
-            if isinstance(step, RunPython):
-                await _run(step, view, limits)
-            elif isinstance(step, Verify):
-                timeout_s = limits.bound_s(step)
-                wanted = partial(wanted_state, task, timeout_s=timeout_s)
-                means = VerifyMeans(root=bundle.root, sandboxes={}, ask=ask, wanted=wanted, lefts=lefts)
-                verdict = await verify_step(step, view, means, timeout_s=timeout_s)
-                if isinstance(verdict.outcome, Skipped):
-                    skipped[step.id] = verdict.outcome
-                    continue
-                scores[step.id] = verdict.outcome
-                if verdict.judge is not None:
-                    judges[step.id] = verdict.judge
-    result = EpisodeResult(outcome=Outcome.COMPLETED, run_id=run.run_id, scores=scores, skipped=skipped)
+        part = AgentsPart(
+            run_id=run.run_id,
+            heard=Heard(task, events),
+            scores=_kept_scores(task, events),
+            cut=None if run.cut is None else CutReason(run.cut),
+            envs=await _left_envs(task, events, stack),
+        )
+        again = await score_again(task, part, limits=limits)
+    result = again.result
+    if result.failure is not None:
+        raise _CannotError(result.failure.message)
     made, why_not = _reward(task, result, reward, limits)
-    return Rescored(run=run, scores=scores, judges=judges, skipped=skipped, reward=made, why_not=why_not)
+    return Rescored(
+        run=run, scores=result.scores, judges=again.judges, skipped=result.skipped, reward=made, why_not=why_not
+    )
 
 
 def _reward(task: Task, result: EpisodeResult, reward: str | None, limits: Limits) -> tuple[float | None, str]:
@@ -157,13 +141,8 @@ def _reward(task: Task, result: EpisodeResult, reward: str | None, limits: Limit
         return None, str(exc)
 
 
-def _after_the_agent(task: Task) -> Sequence[Step]:
-    """Return the steps after the last prompt: those that are done again."""
-    last = max((at for at, step in enumerate(task.steps) if isinstance(step, Prompt)), default=-1)
-    return task.steps[last + 1 :]
-
-
-def _check_run(run: RunSummary, steps: Sequence[Step]) -> None:
+def _check_run(run: RunSummary, task: Task) -> None:
+    steps = task.after_the_agents
     for step in steps:
         if isinstance(step, RunCommand) or (isinstance(step, Verify) and isinstance(step.verifier, CommandVerifier)):
             raise _CannotError(f"step '{step.id}' works in a sandbox, which is gone")
@@ -177,9 +156,9 @@ def _check_run(run: RunSummary, steps: Sequence[Step]) -> None:
     raise _CannotError(f"it was not played to its end ({run.state})")
 
 
-def _kept_scores(task: Task, again: Sequence[Step], events: Sequence[RunEvent]) -> dict[str, Score]:
+def _kept_scores(task: Task, events: Sequence[RunEvent]) -> dict[str, Score]:
     """Return the scores of verify steps between turns: the state that they saw is not kept, so they stay."""
-    steps = {step.id: step for step in task.steps if isinstance(step, Verify) and step not in again}
+    steps = {step.id: step for step in _before(task) if isinstance(step, Verify)}
     kept: dict[str, Score] = {}
     for event in events:
         step = steps.get(event.step)
@@ -198,14 +177,34 @@ def _kept_scores(task: Task, again: Sequence[Step], events: Sequence[RunEvent]) 
     return kept
 
 
-async def _states(
-    task: Task, events: Sequence[RunEvent], steps: Sequence[Step], stack: AsyncExitStack
-) -> dict[str, LeftState]:
-    """Make each env's state again, as the agent left it."""
+def _before(task: Task) -> Sequence[Step]:
+    """Return the steps up to the last prompt: those that are not done again."""
+    return task.steps[: len(task.steps) - len(task.after_the_agents)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LeftEnv:
+    """An env as its agents have left it. Has the shape of an `EnvSession`, and no tools: no agent goes on."""
+
+    state: Any
+    told: Callable[[], Awaitable[StateChanges]]
+    tools: Sequence[ToolSpec] = ()
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
+        """Refuse a call."""
+        return no_such_tool(name, ())
+
+    async def changes(self) -> StateChanges:
+        """Return what is different from the universe by now: a step may have changed more."""
+        return await self.told()
+
+
+async def _left_envs(task: Task, events: Sequence[RunEvent], stack: AsyncExitStack) -> dict[str, EnvSession]:
+    """Make each env's state again, as its agents have left it."""
     recorded = {str(event.data.get("env")): event.data for event in events if event.kind == "state"}
-    states: dict[str, LeftState] = {}
-    for step in task.steps:
-        if not isinstance(step, DeployEnv) or step in steps:
+    envs: dict[str, EnvSession] = {}
+    for step in _before(task):
+        if not isinstance(step, DeployEnv):
             continue
         spec = task.bundle.envs[step.env]
         if spec.sandbox is not None:
@@ -221,13 +220,12 @@ async def _states(
         if spec.python is not None:
             copy = await stack.enter_async_context(open_universe(spec.universe))
             state = await to_thread.run_sync(apply, changes, copy.state)
-            told = partial(copy.changes, state)
+            envs[step.env] = _LeftEnv(state=state, told=partial(copy.changes, state))
         else:
             folder = await stack.enter_async_context(open_universe_on_disk(spec.universe))
             await to_thread.run_sync(_apply_in_folder, changes, spec.universe, folder)
-            state, told = folder, partial(changes_on_disk, folder)
-        states[step.env] = LeftState(spec=spec.universe, state=state, changes=told)
-    return states
+            envs[step.env] = _LeftEnv(state=folder, told=partial(changes_on_disk, folder))
+    return envs
 
 
 def _apply_in_folder(changes: StateChanges, universe: UniverseSpec | None, folder: Path) -> None:
@@ -243,30 +241,3 @@ def _apply_in_folder(changes: StateChanges, universe: UniverseSpec | None, folde
     with closing(sqlite3.connect(file)) as connection:
         apply(changes, connection)
         connection.commit()
-
-
-def _view(
-    task: Task, run: RunSummary, heard: Heard, scores: Mapping[str, Score], states: Mapping[str, Any]
-) -> EpisodeView:
-    return EpisodeView(
-        task_id=task.id,
-        params=task.copy_params(),
-        tags=task.tags,
-        messages=list(heard.messages),
-        replies=list(heard.replies),
-        calls=list(heard.calls),
-        conversations={name: list(messages) for name, messages in heard.conversations.items()},
-        scores=dict(scores),
-        cut=None if run.cut is None else CutReason(run.cut),
-        states=states,
-    )
-
-
-async def _run(step: RunPython, view: EpisodeView, limits: Limits) -> None:
-    await call_function(
-        step.target,
-        view,
-        timeout_s=limits.bound_s(step),
-        raised=FailureKind.RUN_STEP,
-        timed_out=FailureKind.STEP_TIMEOUT,
-    )

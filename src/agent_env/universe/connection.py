@@ -25,6 +25,8 @@ class PrivateConnection(sqlite3.Connection):
         self.has_ended = False
         self.is_replaced = False
         """Whether another database was put into the place of the one that it began with."""
+        self.is_stuck = False
+        """Whether somebody has waited in vain for the calls that are under way."""
         super().__init__(":memory:", check_same_thread=False)
 
     def end(self) -> bool:
@@ -36,12 +38,21 @@ class PrivateConnection(sqlite3.Connection):
         # First the mark, then the look: a call counts itself first and then looks for the mark.
         self.has_ended = True
         if self.calls:
+            return not self.interrupt_calls()
+        super().close()
+        return True
+
+    def interrupt_calls(self) -> bool:
+        """End the queries that threads are inside of; each raises `sqlite3.OperationalError`.
+
+        Returns:
+            Whether it is open.
+        """
+        if self.calls:
             try:
                 super().interrupt()
             except sqlite3.ProgrammingError:
-                return True  # closed meanwhile
-            return False
-        super().close()
+                return False  # closed meanwhile
         return True
 
     def close_if_ended(self) -> None:

@@ -45,8 +45,10 @@ _END_S = 10.0
 _LOOK_S = 0.002
 _INLINE_STEPS = 500
 """Values that are compared on the event loop, a millisecond of it at most; more are in a thread."""
+_INTERRUPT_S = 1.0
+"""Seconds that another thread may be inside of a database that is to be compared, before its query is interrupted."""
 _IN_USE_S = 5.0
-"""Seconds that a database may be in use by another thread before it is said that it cannot be compared."""
+"""Seconds after which it is said that it cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,9 @@ class PrivateCopy(ABC):
         """
         now = self.state if state is MISSING else state
         return await compared(lambda how: self.find(now, None, None, how), Rules.of(), limits)
+
+    def interrupt(self) -> None:  # noqa: B027 - only a database has queries
+        """End what another thread waits for in the state, where that can be ended: a query."""
 
     @abstractmethod
     def find(self, state: Any, other: Any, other_state: Any, how: Comparison) -> StateChanges:
@@ -180,6 +185,9 @@ class _DatabaseCopy(PrivateCopy):
         self.state = private.connection
         self._private = private
 
+    def interrupt(self) -> None:
+        self._private.connection.interrupt_calls()
+
     def find(self, state: Any, other: Any, other_state: Any, how: Comparison) -> StateChanges:
         after = self._as_state(state, how)
         if isinstance(other, _DatabaseCopy):
@@ -223,11 +231,15 @@ def fresh_database(image: DatabaseImage) -> Generator[DatabaseState]:
 
 def _wait_for_others(connection: PrivateConnection, check: Callable[[], None]) -> None:
     """Wait until no other thread is inside of a database: a tool that was stopped for its time may go on in its thread."""
-    end = time.monotonic() + _IN_USE_S
+    began = time.monotonic()
     while connection.calls:
         check()
-        if time.monotonic() > end:
+        waited_s = time.monotonic() - began
+        if connection.is_stuck or waited_s > _IN_USE_S:
+            connection.is_stuck = True  # the next one to ask does not wait once more
             raise UniverseError("the state cannot be compared: a thread is still inside of the database")
+        if waited_s > _INTERRUPT_S:
+            connection.interrupt_calls()
         time.sleep(_LOOK_S)
 
 

@@ -515,3 +515,16 @@ async def test_a_close_that_raises_is_logged(make_task: MakeTask, caplog: pytest
     result = await played(make_task(files={"envs/counter.py": code}))
     assert result.outcome is Outcome.COMPLETED
     assert "close raised" in caplog.text
+
+
+async def test_a_call_that_was_stopped_says_so(make_task: MakeTask, sink: Any) -> None:
+    """By the kind of its answer, in the run: whoever made it is gone."""
+    async with open_episode(make_task(), sink=sink) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        calling = asyncio.create_task(turn.call("slowly", {"by": 1, "seconds": 60.0}))
+        while not sink.of("call"):  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)
+        calling.cancel()
+        await turn.call("finish", {})
+    assert [event.data.get("error_kind") for event in sink.of("answer")] == ["cancelled", None]
