@@ -165,6 +165,12 @@ async def test_addresses_and_headers_are_bounded(explorer: httpx.AsyncClient) ->
     assert (await explorer.get("/", headers={"x-long": "x" * 20_000})).status_code == 431
 
 
+async def test_a_number_that_is_too_long_is_no_address(explorer: httpx.AsyncClient) -> None:
+    """An event's place of 5,000 digits, which Python refuses to read."""
+    assert (await explorer.get(f"/run/abc/{'9' * 5000}")).status_code == 414
+    assert (await explorer.get(f"/run/abc/{'9' * 3000}")).status_code == 404
+
+
 async def test_without_the_token_nothing_is_read(folder: Path, index: RunIndex) -> None:
     """Pages ask for it, JSON and streams say so; only what pages look like is there."""
     async with asking(folder, token=TOKEN) as client:

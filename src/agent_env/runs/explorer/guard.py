@@ -25,6 +25,8 @@ _HEADERS = {
     "x-frame-options": "DENY",
 }
 _TARGET_CHARS = 8_000
+_PATH_CHARS = 4_000
+"""Python reads no number of more than 4,300 digits."""
 _HEADERS_BYTES = 16_000
 
 
@@ -57,7 +59,10 @@ class Guard:
             return PlainTextResponse("The explorer is not called by this name: see --allow-host.\n", status_code=403)
         if scope["method"] not in {"GET", "HEAD"}:
             return PlainTextResponse("The explorer is read-only.\n", status_code=405, headers={"allow": "GET, HEAD"})
-        if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > _TARGET_CHARS:
+        if (
+            len(scope["path"]) > _PATH_CHARS
+            or len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > _TARGET_CHARS
+        ):
             return PlainTextResponse("The address is too long.\n", status_code=414)
         if sum(len(name) + len(value) for name, value in scope["headers"]) > _HEADERS_BYTES:
             return PlainTextResponse("The headers are too long.\n", status_code=431)
