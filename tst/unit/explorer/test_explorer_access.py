@@ -171,6 +171,12 @@ async def test_a_number_that_is_too_long_is_no_address(explorer: httpx.AsyncClie
     assert (await explorer.get(f"/run/abc/{'9' * 3000}")).status_code == 404
 
 
+@pytest.mark.parametrize("origin", ["http://[", "http://[x]", "https://[::1"])
+async def test_an_origin_that_is_no_address_is_refused(explorer: httpx.AsyncClient, origin: str) -> None:
+    """One that cannot be read is another site's."""
+    assert (await explorer.get("/", headers={"origin": origin})).status_code == 403
+
+
 async def test_without_the_token_nothing_is_read(folder: Path, index: RunIndex) -> None:
     """Pages ask for it, JSON and streams say so; only what pages look like is there."""
     async with asking(folder, token=TOKEN) as client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -103,8 +103,8 @@ class Guard:
 def _is_asked_from_here(headers: Headers, path: str) -> bool:
     origin = headers.get("origin")
     if origin is not None:
-        parts = urlsplit(origin)
-        if parts.scheme not in {"http", "https"} or parts.netloc.lower() != headers.get("host", "").lower():
+        scheme, _, host = origin.lower().partition("://")
+        if scheme not in {"http", "https"} or host != headers.get("host", "").lower():
             return False
     if headers.get("sec-fetch-site", "none") in {"same-origin", "none"}:
         return True
