@@ -177,6 +177,16 @@ async def test_an_origin_that_is_no_address_is_refused(explorer: httpx.AsyncClie
     assert (await explorer.get("/", headers={"origin": origin})).status_code == 403
 
 
+@pytest.mark.parametrize("other", ['prefs={"dark": true}', "plain", "a[0]=1", "two=words here"])
+async def test_cookies_of_another_port_hide_none(folder: Path, other: str) -> None:
+    """A browser sends the explorer what anything else on this machine had it keep, in whatever form."""
+    async with asking(folder, token=TOKEN) as client:
+        kept = (await client.get("/", params={"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+        client.cookies.clear()
+        answer = await client.get("/index.json", headers={"cookie": f"{other}; {kept}"})
+    assert answer.status_code == 200
+
+
 async def test_without_the_token_nothing_is_read(folder: Path, index: RunIndex) -> None:
     """Pages ask for it, JSON and streams say so; only what pages look like is there."""
     async with asking(folder, token=TOKEN) as client:

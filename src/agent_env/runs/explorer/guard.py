@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -81,7 +81,8 @@ class Guard:
         scheme, _, word = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._access.accepts(word.strip()):
             return self._app
-        cookie = _cookie(headers.get("cookie", ""), _cookie_name(scope))
+        # Not `SimpleCookie`: it reads nothing after a cookie that it does not like, and every port of a machine shares them.
+        cookie = cookie_parser(headers.get("cookie", "")).get(_cookie_name(scope), "")
         # What the pages look like is no secret: the sign-in page needs it.
         if self._access.accepts_cookie(cookie) or scope["path"].startswith("/static/"):
             return self._app
@@ -134,14 +135,6 @@ def _cookie_name(scope: Scope) -> str:
     # Cookies do not tell ports apart: each explorer on a machine has its own.
     server = scope.get("server")
     return f"agent_env_explorer_{server[1] if server else 0}"
-
-
-def _cookie(header: str, name: str) -> str:
-    try:
-        found = SimpleCookie(header).get(name)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
 
 
 def _with_headers(send: Send, added: Mapping[str, str]) -> Send:
