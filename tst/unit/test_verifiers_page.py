@@ -89,11 +89,12 @@ def test_every_example_is_part_of_a_bundle(bundle: Path) -> None:
         [PythonRef],
         [StateVerifier],
         [CommandVerifier],
+        [CommandVerifier],
         [CheckVerifier],
         [JudgeVerifier],
         [StateVerifier, CheckVerifier, CheckVerifier],
     ]
-    gates = steps(loaded.task("t5"))
+    gates = steps(loaded.task("t6"))
     assert [(step.id, step.weight, step.required) for step in gates] == [
         ("state", 1.0, False),
         ("check", 0.5, False),

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,9 @@ async def test_a_server_that_never_starts_says_where_it_stood(write: MakeFolder)
         "  - verify: {python: verifiers/noted.py}\n"
     )
     found = load_bundle(write({**NOTES, "servers/notes.py": hangs, "tasks/a.yaml": task})).task("a")
+    import_module(
+        "agent_env.envs._mcp_session"
+    )  # the SDK takes long to import, which is not to come out of the two seconds
     result = await play(found, calls())
     assert result.failure is not None
     assert result.failure.kind is FailureKind.STEP_TIMEOUT

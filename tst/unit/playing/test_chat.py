@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
+import threading
 from typing import Any
 
 import anyio
@@ -252,11 +253,11 @@ async def test_a_cancelled_question_lets_go_of_its_connection(endpoint: Any) -> 
     endpoint.hangs()
     async with open_chat() as chat:
         asking = asyncio.create_task(chat.complete(endpoint.spec(), HELLO))
-        await anyio.to_thread.run_sync(endpoint.under_way.acquire)
+        await _acquired(endpoint.under_way)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        await anyio.to_thread.run_sync(endpoint.given_up.acquire)
+        await _acquired(endpoint.given_up)
     await _until(lambda: endpoint.open_connections == 0)
 
 
@@ -271,7 +272,7 @@ async def test_a_chat_that_is_cancelled_closes(endpoint: Any) -> None:
 
     task = asyncio.create_task(ask())
     for _ in range(3):
-        await anyio.to_thread.run_sync(endpoint.under_way.acquire)
+        await _acquired(endpoint.under_way)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -297,3 +298,7 @@ async def _until(is_so: Any) -> None:
     with anyio.fail_after(30):
         while not is_so():  # noqa: ASYNC110 - the server is in another thread
             await anyio.sleep(0.005)
+
+
+async def _acquired(semaphore: threading.Semaphore) -> None:
+    assert await asyncio.to_thread(semaphore.acquire, timeout=50)
