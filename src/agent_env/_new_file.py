@@ -17,6 +17,8 @@ __all__ = ["new_file"]
 def new_file(target: Path) -> Generator[IO[bytes]]:
     """Write a file that someone asked for by its name; one that is there is replaced.
 
+    A device or a pipe, as /dev/stdout or /dev/null, is written to and not replaced; of a link, what it leads to is.
+
     Args:
         target: Where it is to be, in a folder that is there.
 
@@ -27,15 +29,25 @@ def new_file(target: Path) -> Generator[IO[bytes]]:
     Raises:
         UsageError: When it cannot be written there; also when the block raises an OSError.
     """
+    target = target.resolve() if target.is_symlink() else target
+    if target.exists() and not target.is_file():
+        with _said(target), target.open("wb") as file:
+            yield file
+        return
     building = target.parent / f".agent-env-{secrets.token_hex(8)}.part"
+    with _said(target), building.open("xb") as file:
+        try:
+            yield file
+            file.close()  # what is buffered may not fit any more
+            building.replace(target)
+        except BaseException:  # also Ctrl-C
+            building.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _said(target: Path) -> Generator[None]:
     try:
-        with building.open("xb") as file:
-            try:
-                yield file
-                file.close()  # what is buffered may not fit any more
-                building.replace(target)
-            except BaseException:  # also Ctrl-C
-                building.unlink(missing_ok=True)
-                raise
+        yield
     except OSError as exc:
         raise UsageError(f"{target}: {exc.strerror or exc}: choose a file in a folder that can be written") from exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,31 @@ def test_where_no_file_can_be_is_said_and_nothing_is_left(tmp_path: Path, where:
     with pytest.raises(UsageError, match="choose a file in a folder that can be written"), new_file(tmp_path / where):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    """As /dev/stdout and /dev/null must, which root could replace."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with new_file(pipe) as file:
+            file.write(b"page")
+        assert os.read(reader, 10) == b"page"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    """As /dev/stdout leads to the file that a shell has it in."""
+    file, link = tmp_path / "report.html", tmp_path / "latest.html"
+    file.write_text("old")
+    link.symlink_to(file)
+    with new_file(link) as out:
+        out.write(b"new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
 
 
 def _write_and_be_stopped(target: Path) -> None:
