@@ -29,13 +29,19 @@ def new_file(target: Path) -> Generator[IO[bytes]]:
     Raises:
         UsageError: When it cannot be written there; also when the block raises an OSError.
     """
+    with _said(target), _whole(target) as file:
+        yield file
+
+
+@contextmanager
+def _whole(target: Path) -> Generator[IO[bytes]]:
     target = target.resolve() if target.is_symlink() else target
     if target.exists() and not target.is_file():
-        with _said(target), target.open("wb") as file:
+        with target.open("wb") as file:
             yield file
         return
     building = target.parent / f".agent-env-{secrets.token_hex(8)}.part"
-    with _said(target), building.open("xb") as file:
+    with building.open("xb") as file:
         try:
             yield file
             file.close()  # what is buffered may not fit any more
