@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -150,3 +152,20 @@ def test_a_file_that_cannot_be_written_is_said(folder: Path) -> None:
     """And nothing is left behind."""
     with pytest.raises(UsageError, match="choose a file in a folder that can be written"):
         make_report(folder, GROUP).save(folder / "none" / "x.html")
+
+
+def test_a_report_lets_go_of_the_index(folder: Path, index: RunIndex) -> None:
+    """A notebook makes many: no connection stays open."""
+    index.close()
+    report = make_report(folder, "grid")
+    assert report.title == "grid"
+    assert _open_files(folder) == []
+
+
+def _open_files(folder: Path) -> list[str]:
+    """This process's open files in a folder."""
+    found: list[str] = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # what listed them is closed by now
+            found.append(os.readlink(link))
+    return [file for file in found if file.startswith(str(folder))]

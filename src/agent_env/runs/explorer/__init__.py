@@ -1,6 +1,6 @@
 """The explorer: pages in a browser that show what the runs of a folder did, by training step.
 
-Rendered on the server, read-only, for this machine alone.
+Rendered on the server, read-only, for this machine alone unless others have the token; or written as one page, to attach somewhere.
 """
 
 from __future__ import annotations

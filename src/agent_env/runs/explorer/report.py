@@ -73,7 +73,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Episode:
+class ShownEpisode:
     """An episode that the report shows in full."""
 
     run: RunSummary
@@ -100,7 +100,7 @@ class ReportView:
     training: TrainingView | None
     groups: Sequence[GroupView]
     """The group, or the last step of each split of the training run."""
-    episodes: Sequence[Episode]
+    episodes: Sequence[ShownEpisode]
 
     @cached_property
     def shown(self) -> frozenset[str]:
@@ -137,7 +137,7 @@ def make_report(folder: Path | str, name: str, *, episodes: int = EPISODES) -> R
             episodes=[_episode(site.reader, run_id, why) for run_id, why in _chosen(groups, episodes).items()],
         )
     finally:
-        site.reader.close()
+        site.close()
     page = as_html("report.html", view=view, styles=_styles(), icon=_icon())
     return Report(title=name, html=_standing_alone(page, view.shown))
 
@@ -196,14 +196,14 @@ def _troubles(rollout: Rollout) -> Iterable[str]:
         yield f"cut: {rollout.cut.replace('_', ' ')}"
 
 
-def _episode(reader: Reader, run_id: str, why: str) -> Episode:
+def _episode(reader: Reader, run_id: str, why: str) -> ShownEpisode:
     with reader.asking() as conn:
         run = read_summary(conn, run_id)
         events = read_events(conn, run, first=0, limit=_EVENTS)
         damage = read_head(conn, run).damage
     last = events[-1].seq + 1 if events else 0
     is_whole = last >= run.events and run.state is not RunState.RUNNING
-    return Episode(
+    return ShownEpisode(
         run=run,
         why=why,
         items=conversation(events, is_whole=is_whole),

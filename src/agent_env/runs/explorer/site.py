@@ -52,6 +52,11 @@ class Site:
         """What was asked before."""
         return self._memory
 
+    def close(self) -> None:
+        """Let go of the index."""
+        self._reader.close()
+        self._memory.close()
+
     def answer(self, request: Request, template: str, view: object) -> Response:
         """Answer with a view: drawn by its template, or as it is where the address ends in `.json`."""
         if request.url.path.endswith(".json"):
