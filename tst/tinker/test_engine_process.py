@@ -199,7 +199,7 @@ def test_a_request_that_is_too_large_wrong_or_unknown_is_refused(engine: EngineH
 
 def test_answers_samplers_and_runs_of_a_client_that_went_are_forgotten(model_dir: Path, tmp_path: Path) -> None:
     """Memory does not grow with the clients that an engine has had."""
-    options = EngineOptions(session_ttl_s=0.5, result_ttl_s=0.5)
+    options = EngineOptions(session_ttl_s=3.0, result_ttl_s=3.0)  # longer than a busy machine takes to make a client
     with start_engine(model_dir, state_dir=tmp_path, options=options) as engine:
         service = tinker.ServiceClient(base_url=engine.base_url, api_key=engine.api_key)
         client = service.create_lora_training_client(engine.model_name, rank=4).result()
@@ -208,7 +208,7 @@ def test_answers_samplers_and_runs_of_a_client_that_went_are_forgotten(model_dir
             created = {"request_id": f"{client.model_id}:0"}
             assert http.post("/get_info", json=info).status_code == 200
             assert http.post("/retrieve_future", json=created).status_code == 200
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 60
             while http.post("/get_info", json=info).status_code == 200:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
