@@ -370,6 +370,18 @@ def test_a_reward_that_is_no_number_is_refused(index: RunIndex, value: float) ->
         sink.set_reward(value)
 
 
+def test_a_reward_whose_square_is_infinite_is_refused_and_recording_goes_on(index: RunIndex) -> None:
+    """Taken away again, it left a sum that the file refuses, and nothing could be written any more."""
+    _played(index, "g", 0.0)
+    sink = _played(index, "g", 1.0)
+    with pytest.raises(RewardError, match=r"from -1e100 to 1e100, not 1e\+200"):
+        sink.set_reward(1e200)
+    for reward in (-1e100, 1e100, 1.0):
+        sink.set_reward(reward)
+        index.flush()
+    assert [run.reward for run in index.all_runs("g")] == [0.0, 1.0]
+
+
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a\nb", "a\x1bb", "x" * 501, "a\ud800"])
 def test_a_name_that_no_page_could_show_is_refused(index: RunIndex, name: str) -> None:
     """Group names are printable and not too long."""

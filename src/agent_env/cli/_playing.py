@@ -148,11 +148,11 @@ class Recording:
             return None
         try:
             reward = self.rule.reward_of(result)
+            if isinstance(sink, RunSink):
+                sink.set_reward(reward)
         except RewardError as exc:
             self.why_no_reward = str(exc)
             return None
-        if isinstance(sink, RunSink):
-            sink.set_reward(reward)
         return reward
 
 

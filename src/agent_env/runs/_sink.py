@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,9 @@ from agent_env.runs._writer import Writer
 from agent_env.runs.record import EventLike, HeaderLike, SampledTokens
 
 __all__ = ["RunSink", "new_sink"]
+
+_LARGEST_REWARD = 1e100
+"""Squares of rewards are summed, and of a sum that is infinite nothing can be taken away again."""
 
 
 class RunSink:
@@ -128,12 +130,12 @@ class RunSink:
         """Record what the trainer got for the episode.
 
         Raises:
-            RewardError: When it is no finite number.
+            RewardError: When it is no finite number, or one beyond 1e100.
             RunIndexError: When the run was not started, or the index cannot record.
         """
         reward = float(value)
-        if not math.isfinite(reward):
-            raise RewardError(f"run {self.run_id}: a reward must be a finite number, not {reward}")
+        if not abs(reward) <= _LARGEST_REWARD:
+            raise RewardError(f"run {self.run_id}: a reward must be a finite number from -1e100 to 1e100, not {reward}")
 
         def change(log: RunLog) -> int:
             log.reward = reward
