@@ -48,6 +48,11 @@ _FINISH_S = 20.0
 """How long closing puts words in."""
 _FLUSH_S = 5.0
 """How long flushing puts words in."""
+_CHORE_S = 0.015
+"""What a chore may take, mostly: none is begun when a batch is due sooner."""
+_SLOW_S = 0.02
+_REST_TIMES = 4
+"""After a batch that took longer than `_SLOW_S`, chores rest for so many times as long."""
 _BREATH_S = 0.002
 """Between two chores: whoever waits for the lock gets it."""
 
@@ -348,9 +353,9 @@ class Writer:
             if self._carried or self._owed:
                 until = min(until, now + _RETRY_S)
             elif self._chores or (self._words and self._writer_key is not None):
-                if now >= self._idle_from:
+                if now >= self._idle_from and self._due_at - now > _CHORE_S:
                     return False
-                until = min(until, self._idle_from)
+                until = min(until, max(self._idle_from, now + _CHORE_S))
             if not self._wake.wait(None if until == math.inf else until - now) and (self._carried or self._owed):
                 return True
 
@@ -379,6 +384,7 @@ class Writer:
         """Write what is carried and run what is owed; what fails is kept for the next time."""
         size = sum(packed.size_bytes for packed in self._carried)
         error = None
+        start = time.monotonic()
         try:
             self._check_place()
             with saying(self._file):
@@ -394,6 +400,9 @@ class Writer:
             error = exc
             if self._error is None:
                 logger.error("%s", exc)
+        took_s = time.monotonic() - start
+        if took_s > _SLOW_S:  # others want the lock too: runs go before words
+            self._idle_from = start + _REST_TIMES * took_s
         with self._wake:
             self._error = error
             if not self._carried:
