@@ -94,6 +94,16 @@ def test_a_group_that_is_not_there_is_said(folder: Path) -> None:
     assert str(done.exception) == f"no group 'gird' in {folder}: `agent-env runs {folder}` lists them"
 
 
+@pytest.mark.parametrize("words", [("list", "--group"), ("delete", "--yes", "--group"), ("show", "--runs")])
+def test_a_name_that_is_no_text_is_said(folder: Path, words: tuple[str, ...]) -> None:
+    """A byte that is no UTF-8 comes from the command line as half a character."""
+    command, *options = words
+    named = ["\udcff", *options, str(folder)] if command == "show" else [str(folder), *options, "\udcff"]
+    done = run(command, *named)
+    assert isinstance(done.exception, UsageError)
+    assert "no text" in str(done.exception)
+
+
 def test_a_text_is_found_and_shown_safely(folder: Path) -> None:
     """With the run, its place, and the words around it; an escape in it does nothing to the terminal."""
     found = lines("search", "refund order", "--runs", str(folder))

@@ -78,6 +78,7 @@ class Reader:
         """Lend a connection for one question of any number of statements.
 
         Raises:
+            UsageError: When what is asked for is no text, such as an argument of the command line that is no UTF-8.
             RunIndexError: When the index cannot be read, or the answer takes longer than `limit_s`.
         """
         conn, inode = self._take()
@@ -87,6 +88,9 @@ class Reader:
                 conn.set_progress_handler(lambda: time.monotonic() > until, 20_000)
                 conn.execute("BEGIN")
                 yield conn
+        except UnicodeEncodeError as exc:
+            conn.close()
+            raise UsageError(f"{exc.object[:80]!a} has characters that are no text: nothing is called so") from exc
         except BaseException:
             conn.close()
             raise
