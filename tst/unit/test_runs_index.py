@@ -382,6 +382,13 @@ def test_a_reward_whose_square_is_infinite_is_refused_and_recording_goes_on(inde
     assert [run.reward for run in index.all_runs("g")] == [0.0, 1.0]
 
 
+def test_an_attempt_that_the_file_cannot_hold_is_refused(index: RunIndex) -> None:
+    """It would stop the writer, and with it every other run of the process."""
+    for attempt in (-1, 2**63):
+        with pytest.raises(UsageError, match="attempt counts from 0"):
+            index.run("g", attempt=attempt)
+
+
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a\nb", "a\x1bb", "x" * 501, "a\ud800"])
 def test_a_name_that_no_page_could_show_is_refused(index: RunIndex, name: str) -> None:
     """Group names are printable and not too long."""

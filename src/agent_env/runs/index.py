@@ -45,6 +45,7 @@ __all__ = ["RunIndex"]
 
 _EASY_BYTES = 64 << 20
 _NAME_CHARS = 500
+_MOST_ATTEMPTS = 1_000_000_000
 _DELETE_AT_ONCE = 500
 
 
@@ -108,12 +109,13 @@ class RunIndex:
             labels: What else to keep: policy step, model, renderer. JSON values.
 
         Raises:
-            UsageError: When the group's name is empty, starts or ends with `/`, or has control characters.
+            UsageError: When the group's name is empty, starts or ends with `/`, or has control characters, or `attempt` is
+                no count.
             RunIndexError: When the index was opened read-only.
         """
         _check_group(group)
-        if attempt < 0:
-            raise UsageError(f"attempt counts from 0, not {attempt}")
+        if not 0 <= attempt < _MOST_ATTEMPTS:
+            raise UsageError(f"attempt counts from 0, up to {_MOST_ATTEMPTS:,}, not {attempt}")
         return new_sink(self._writing(), group, attempt=attempt, labels=labels or {})
 
     def groups(self, prefix: str = "") -> list[GroupSummary]:
