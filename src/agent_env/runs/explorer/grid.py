@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
+from agent_env.runs.explorer.heat import heat
 from agent_env.runs.explorer.rollouts import Rollout
-from agent_env.runs.explorer.wording import duration, heat, number, plural, short_number
+from agent_env.runs.explorer.wording import duration, number, plural, short_number
 from agent_env.runs.record import RunState
 from agent_env.runs.visible import one_line
 
-__all__ = ["cells", "heat_key"]
+__all__ = ["cells"]
 
 _MESSAGE_CHARS = 160
 
@@ -29,17 +30,6 @@ def cells(
     """
     # There may be thousands on a page: a string each, and only what may be foreign text is escaped.
     return Markup("".join([_cell(rollout, low, high, choosing) for rollout in rollouts]))
-
-
-def heat_key(low: float, high: float) -> Markup:
-    """What the colours say."""
-    boxes = "".join(f'<rect class="heat-{step}" x="{step * 12}" y="0" width="12" height="12"/>' for step in range(11))
-    label = f"colours from {number(low)} to {number(high)}"
-    return Markup(
-        f'<span class="heat-key"><span aria-hidden="true">{number(low)}</span>'
-        f'<svg viewBox="0 0 132 12" width="132" height="12" role="img" aria-label="{label}">{boxes}</svg>'
-        f'<span aria-hidden="true">{number(high)}</span></span>'
-    )
 
 
 def _cell(rollout: Rollout, low: float, high: float, choosing: tuple[str | None, str | None] | None) -> str:

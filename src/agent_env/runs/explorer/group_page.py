@@ -11,7 +11,8 @@ from starlette.responses import Response
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.group_filter import GroupFilter, Sort, filter_of, sort_of
 from agent_env.runs.explorer.group_reading import Matched, ScoreMean, TaskRow, read_step
-from agent_env.runs.explorer.points import Neighbours
+from agent_env.runs.explorer.heat import heat_span
+from agent_env.runs.explorer.neighbours import Neighbours
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.record import GroupSummary, RunState
 
@@ -122,7 +123,7 @@ def view_group(
     with site.reader.asking() as conn:
         step = read_step(conn, name, other=other)
         page = step.read_page(site, conn, asked, sort=sort, offset=offset)
-    low, high = _span(step.group)
+    low, high = heat_span(step.group.reward_min, step.group.reward_max)
     return GroupView(
         group=step.group,
         before=step.before,
@@ -143,10 +144,3 @@ def view_group(
         reward_low=low,
         reward_high=high,
     )
-
-
-def _span(group: GroupSummary) -> tuple[float, float]:
-    low, high = group.reward_min, group.reward_max
-    if low is None or high is None or (low >= 0 and high <= 1):
-        return 0.0, 1.0
-    return low, high

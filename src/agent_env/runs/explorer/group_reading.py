@@ -18,7 +18,7 @@ from agent_env.errors import UsageError
 from agent_env.runs._reading import dead_json, moments, read_groups
 from agent_env.runs._search import runs_with
 from agent_env.runs.explorer.group_filter import GroupFilter, Sort, Where, where_of
-from agent_env.runs.explorer.points import Neighbours, first_text
+from agent_env.runs.explorer.neighbours import Neighbours, first_text
 from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.explorer.wording import plural

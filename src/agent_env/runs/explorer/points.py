@@ -10,7 +10,7 @@ from agent_env.errors import UsageError
 from agent_env.runs._reading import dead_json, moments
 from agent_env.runs.record import RunState
 
-__all__ = ["Neighbours", "StepPoint", "Steps", "by_split", "first_text", "read_steps", "states_of"]
+__all__ = ["StepPoint", "Steps", "by_split", "read_steps", "states_of"]
 
 _POINTS = """
 SELECT key, name, split, step, scored, shift, total, squares, finished, messages, calls, seconds, counted,
@@ -64,14 +64,6 @@ class StepPoint:
     def cut(self) -> int:
         """How many runs were cut."""
         return sum(self.cuts.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """The names or ids before and after; None at the ends."""
-
-    before: str | None
-    after: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +145,6 @@ def by_split(points: Iterable[StepPoint]) -> dict[str, list[StepPoint]]:
     for point in points:
         splits.setdefault(point.split, []).append(point)
     return dict(sorted(splits.items(), key=lambda item: (item[0] != "train", item[0])))
-
-
-def first_text(rows: sqlite3.Cursor) -> str | None:
-    """The first row's first column."""
-    row = rows.fetchone()
-    return None if row is None else row[0]
 
 
 _Kinds = dict[int, dict[str, int]]

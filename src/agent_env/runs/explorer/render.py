@@ -15,7 +15,8 @@ from markupsafe import Markup, escape
 
 from agent_env.runs.explorer import wording
 from agent_env.runs.explorer.charts import kind_mark, legend_mark, sparkline
-from agent_env.runs.explorer.grid import cells, heat_key
+from agent_env.runs.explorer.grid import cells
+from agent_env.runs.explorer.heat import heat, heat_key
 from agent_env.runs.json_text import pretty
 from agent_env.runs.record import RunState, place_of
 from agent_env.runs.visible import one_line, visible
@@ -128,7 +129,7 @@ def _environment() -> Environment:
     }
     words: dict[str, Any] = {
         "cells": cells,
-        "heat": wording.heat,
+        "heat": heat,
         "heat_key": heat_key,
         "link": _link,
         "shares": _shares,

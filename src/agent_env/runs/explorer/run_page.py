@@ -15,7 +15,8 @@ from agent_env.errors import UsageError
 from agent_env.runs._reading import Reader, read_summary
 from agent_env.runs.conversation import Item, StateChange, conversation
 from agent_env.runs.explorer.address import LARGEST, number_of, text_of
-from agent_env.runs.explorer.points import Neighbours
+from agent_env.runs.explorer.heat import heat_span
+from agent_env.runs.explorer.neighbours import Neighbours
 from agent_env.runs.explorer.rollouts import Rollout
 from agent_env.runs.explorer.run_drawing import duration_bar, shaded, times_bar
 from agent_env.runs.explorer.run_reading import (
@@ -132,9 +133,9 @@ class RunView:
 
     @property
     def reward_span(self) -> tuple[float, float]:
-        """What the colours of the rollouts' rewards span: 0 to 1, or more where they do."""
+        """What the colours of the rollouts' rewards span."""
         rewards = [rollout.reward for rollout in self.part.rollouts if rollout.reward is not None]
-        return min([0.0, *rewards]), max([1.0, *rewards])
+        return heat_span(min(rewards, default=None), max(rewards, default=None))
 
     @property
     def rival(self) -> Rollout | None:

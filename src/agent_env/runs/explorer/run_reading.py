@@ -10,7 +10,7 @@ from typing import Any
 from agent_env.errors import RunIndexError
 from agent_env.runs._codec import decode, unpack
 from agent_env.runs._reading import dead_json, read_sampled
-from agent_env.runs.explorer.points import Neighbours, first_text
+from agent_env.runs.explorer.neighbours import Neighbours, first_text
 from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
 from agent_env.runs.record import RunEvent, RunSummary, SampledTokens
 

@@ -14,6 +14,7 @@ from agent_env.errors import UsageError
 from agent_env.runs._reading import dead_json, moments
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.charts import Picture, line_chart, lines_of
+from agent_env.runs.explorer.heat import heat_span
 from agent_env.runs.explorer.measures import Measure
 from agent_env.runs.explorer.points import StepPoint
 from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
@@ -100,9 +101,9 @@ class TaskView:
     @cached_property
     def span(self) -> tuple[float, float]:
         """What the colours of the rewards span: 0 to 1, or all of its rewards where they are elsewhere."""
-        low = min((point.low for point in self.points if point.low is not None), default=0.0)
-        high = max((point.high for point in self.points if point.high is not None), default=1.0)
-        return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+        low = min((point.low for point in self.points if point.low is not None), default=None)
+        high = max((point.high for point in self.points if point.high is not None), default=None)
+        return heat_span(low, high)
 
     @cached_property
     def chosen(self) -> tuple[str | None, str | None]:

@@ -10,7 +10,6 @@ __all__ = [
     "clock",
     "count",
     "duration",
-    "heat",
     "moment",
     "number",
     "percent",
@@ -28,7 +27,6 @@ _NOISE = 1e-9
 """What is nearer to zero comes from rounding, as in the standard error of equal rewards."""
 _LARGE = 1e7
 """From here on a number is written with its power of ten."""
-_HEATS = 10
 
 
 def number(value: float | None) -> str:
@@ -130,10 +128,3 @@ def plural(n: int, one: str, many: str | None = None) -> str:
 def tally(kinds: Mapping[str, int]) -> str:
     """`2 mcp died, 1 verifier raised`."""
     return ", ".join(f"{count(n)} {kind.replace('_', ' ')}" for kind, n in kinds.items())
-
-
-def heat(value: float | None, low: float, high: float) -> str:
-    """The class of a reward's colour: `heat-0` (low) to `heat-10` (high)."""
-    if value is None or high <= low:
-        return "heat-none"
-    return f"heat-{round(_HEATS * min(1.0, max(0.0, (value - low) / (high - low))))}"
