@@ -21,6 +21,8 @@ __all__ = ["RunSink", "new_sink"]
 
 _LARGEST_REWARD = 1e100
 """Squares of rewards are summed, and of a sum that is infinite nothing can be taken away again."""
+_YEAR_9999_S = 253_370_764_800.0
+"""From here on, and before 1970, an event's time is no time that anything can show: the time of its recording is."""
 
 
 class RunSink:
@@ -69,17 +71,17 @@ class RunSink:
         Raises:
             RunIndexError: When the run was not started, or the index cannot record.
         """
+        now = time.time()
         line = encode(
             {
                 "kind": str(event.kind),
-                "at_s": event.at_s,
+                "at_s": event.at_s if 0 <= event.at_s < _YEAR_9999_S else now,
                 "step": event.step,
                 "turn": event.turn,
                 "data": dict(event.data),
             }
         )
         noted = Noted(line, searchable(str(event.kind), event.data))
-        now = time.time()
 
         def change(log: RunLog) -> int:
             log.events.append(noted)

@@ -79,6 +79,17 @@ def test_a_clock_that_is_wrong_makes_no_seconds_up(index: RunIndex, begin: Make,
     assert sum(run.times.values()) <= time.time() - run.opened_at_s
 
 
+@pytest.mark.parametrize("at_s", [-1.0, 1e12, float("inf"), float("nan")])
+def test_a_time_that_no_page_can_show_is_that_of_the_recording(
+    index: RunIndex, begin: Make, tell: Do, at_s: float
+) -> None:
+    """Pages, exports and reports compute with it."""
+    sink = begin(index)
+    tell(sink, EventKind.STEP_STARTED, {"kind": "verify"}, at_s)
+    index.flush()
+    assert index.read(sink.run_id).events[0].at_s == pytest.approx(time.time(), abs=60)
+
+
 def test_tokens_are_summed_where_they_are_counted(index: RunIndex, begin: Make, say: Do) -> None:
     """Over the messages; a run without counts has none, and not zero."""
     counted, uncounted = begin(index), begin(index)
