@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from agent_env.cli._runs_folder import runs_folder
 from agent_env.runs.explorer import EPISODES, make_report
 
 __all__ = ["command"]
@@ -17,9 +18,7 @@ _OF_THE_NAME = "-"
 
 @click.command("report")
 @click.argument("group")
-@click.option(
-    "--runs", "folder", type=click.Path(path_type=Path), default=Path("runs"), help="The runs folder (default: ./runs)."
-)
+@runs_folder
 @click.option(
     "--html",
     "file",

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from agent_env._wording import counted
+from agent_env.cli._runs_folder import runs_folder
 from agent_env.cli._runs_tables import groups_table, runs_table
 from agent_env.cli._tables import new_console
 from agent_env.cli.show import command as show_command
@@ -22,6 +23,8 @@ __all__ = ["command"]
 
 _DEFAULT = "list"
 _EXCERPT_CHARS = 160
+_MOST = 100_000
+"""Runs in one list, which is held in memory; `export` is not."""
 
 
 class _Runs(click.Group):
@@ -66,10 +69,6 @@ def list_(folder: Path, group: str, where: str | None, limit: int, *, as_json: b
     _list_runs(page, as_json=as_json)
 
 
-_MOST = 100_000
-"""A list is held in memory; `export` is not."""
-
-
 def _list_groups(folder: Path, groups: Sequence[GroupSummary], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(group) | {"cut": group.cut} for group in groups], indent=1))
@@ -103,9 +102,7 @@ command.add_command(show_command)
 
 @command.command("search")
 @click.argument("text")
-@click.option(
-    "--runs", "folder", type=click.Path(path_type=Path), default=Path("runs"), help="The runs folder (default: ./runs)."
-)
+@runs_folder
 @_group
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Runs to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from agent_env.cli._runs_folder import runs_folder
 from agent_env.runs import RunIndex, RunRecord, RunState, RunSummary
 from agent_env.runs.conversation import Item, conversation
 from agent_env.runs.play_script import play_script
@@ -32,9 +33,7 @@ _CHANGES = 200
 
 @click.command("show")
 @click.argument("run")
-@click.option(
-    "--runs", "folder", type=click.Path(path_type=Path), default=Path("runs"), help="The runs folder (default: ./runs)."
-)
+@runs_folder
 @click.option("--json", "as_json", is_flag=True, help="Print the record as JSON: the run, then every event.")
 @click.option("--script", "as_script", is_flag=True, help="Print its calls as a file for `agent-env play --script`.")
 def command(run: str, folder: Path, *, as_json: bool, as_script: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from agent_env._wording import counted
+from agent_env.cli._runs_folder import runs_folder
 from agent_env.errors import UsageError
 from agent_env.runs import RunIndex
 from agent_env.runs.visible import visible
@@ -25,9 +26,7 @@ def command() -> None:
 
 @command.command("diff")
 @click.argument("run")
-@click.option(
-    "--runs", "folder", type=click.Path(path_type=Path), default=Path("runs"), help="The runs folder (default: ./runs)."
-)
+@runs_folder
 @click.option("--env", help="Only this env.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the changes by env.")
 def diff(run: str, folder: Path, env: str | None, *, as_json: bool) -> None:
