@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agent_env._new_file import new_file
 from agent_env._optional import FRAMES, require
 from agent_env.errors import RunIndexError
-from agent_env.runs._codec import encode
+from agent_env.runs._codec import column_text, encode
 from agent_env.runs._listing import go_through
 from agent_env.runs._reading import Reader, record_of, sampled_of
 from agent_env.runs._where import Condition
@@ -147,7 +147,8 @@ def _row(reader: Reader, key: int, run: RunSummary, *, events: bool, tokens: boo
     row = _columns(run)
     for name in ("scores", "labels", "tools", "times"):
         row[name] = _text(row[name])
-    row |= {"params": _text(record.params), "tags": list(record.tags), "bundle_root": record.bundle_root}
+    row["params"] = _text(record.params)
+    row |= {"tags": [column_text(tag) for tag in record.tags], "bundle_root": column_text(record.bundle_root)}
     size = 1_000
     if events:
         told = [{**_event(event), "data": _text(event.data)} for event in _events(reader, key, record)]
@@ -203,8 +204,8 @@ def _columns(run: RunSummary) -> dict[str, Any]:
         "scores": dict(run.scores),
         "labels": dict(run.labels),
         "policy_step": run.policy_step,
-        "model": run.model or None,
-        "renderer": run.renderer or None,
+        "model": column_text(run.model) or None,
+        "renderer": column_text(run.renderer) or None,
         "bundle": run.bundle_name,
         "bundle_version": run.bundle_version,
         "event_count": run.events,

@@ -225,7 +225,7 @@ class RunSummary:
     def policy_step(self) -> int | None:
         """The trainer's step whose weights played, by the label `policy_step`; None where it does not say."""
         step = self.labels.get("policy_step")
-        return step if isinstance(step, int) else None
+        return step if type(step) is int and abs(step) < 2**63 else None
 
     @property
     def model(self) -> str:

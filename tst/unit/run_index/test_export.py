@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from agent_env.episode.sink import EventKind
+from agent_env.episode.sink import EventKind, RunHeader
 from agent_env.errors import MissingExtraError, UsageError
 from agent_env.runs import RunIndex, RunSink, SampledTokens
 
@@ -77,6 +77,22 @@ def test_a_frame_has_a_row_a_run_and_the_types_of_its_columns(filled: RunIndex) 
     assert str(frame["opened_at"].dtype) == "datetime64[us, UTC]"
     assert frame["tools"][0] == {"read": {"calls": 1, "errors": 1}}
     assert len(filled.frame("reward > 0.2", group="grid")) == 1
+
+
+def test_what_a_column_has_no_type_for_stops_no_export(index: RunIndex, tmp_path: Path) -> None:
+    """A folder's name that is no UTF-8, half a character, a step that is no 64-bit number."""
+    sink = index.run("g", labels={"policy_step": 10**30, "model": "m\ud800"})
+    header = RunHeader(
+        task_id="t", bundle_name="b", bundle_version="1", params={}, tags=("\ud800",), bundle_root="/b\udcff"
+    )
+    sink.opened(header)
+    index.flush()
+    index.export_parquet(tmp_path / "all.parquet")
+    (row,) = pq.read_table(tmp_path / "all.parquet").to_pylist()
+    assert (row["policy_step"], row["model"], row["tags"]) == (None, "m\\ud800", ["\\ud800"])
+    assert row["bundle_root"] == "/b\\udcff"
+    assert json.loads(row["labels"]) == {"policy_step": 10**30, "model": "m\ud800"}
+    assert list(index.frame()["model"]) == ["m\\ud800"]
 
 
 def test_a_frame_without_rows_has_the_same_types(filled: RunIndex) -> None:
