@@ -14,6 +14,7 @@ from agent_env.errors import EnvBrokenError
 from agent_env.sandbox.contract import (
     AS_AGENT_VARIABLE,
     FILES_VARIABLE,
+    ExecResult,
     HasVerifierSide,
     PlacedFile,
     Sandbox,
@@ -39,7 +40,7 @@ async def open_verifier_side(sandbox: Sandbox, files: Sequence[PlacedFile] = ())
         files: Put there, and taken away after the block.
 
     Raises:
-        OSError: When a file cannot be put there.
+        OSError: When a file cannot be put there, or a folder not be made.
         UsageError: When it is none that can be.
         SandboxLostError: When the sandbox is gone.
     """
@@ -50,7 +51,9 @@ async def open_verifier_side(sandbox: Sandbox, files: Sequence[PlacedFile] = ())
         place = sandbox.private_dir / f"verifier-{token_hex(8)}"
         stack.push_async_callback(remove_inside, sandbox, place)
         await _write(sandbox, place / "files", files)
-        await sandbox.run(["mkdir", "-p", "--", *(str(place / name) for name in ("files", "own", "tmp"))])
+        made = await sandbox.run(["mkdir", "-p", "--", *(str(place / name) for name in ("files", "own", "tmp"))])
+        if not made.is_ok:
+            raise OSError(f"there is no room for a verifier in the sandbox: {_said(made)}")
         yield VerifierSide(
             sandbox=sandbox,
             files=place / "files",
@@ -97,7 +100,10 @@ async def remove_inside(sandbox: Sandbox, place: PurePosixPath) -> None:
         except EnvBrokenError:
             return  # and what was in it with it
         if not result.is_ok:
-            said = " ".join(result.stderr.decode("utf-8", "replace").split())[-300:]
-            logger.error("%s stays in the sandbox: rm: %s", place, said)
+            logger.error("%s stays in the sandbox: rm: %s", place, _said(result))
     if scope.cancelled_caught:
         logger.error("%s stays in the sandbox: rm took longer than %s s", place, _REMOVE_S)
+
+
+def _said(result: ExecResult) -> str:
+    return " ".join(result.stderr.decode("utf-8", "replace").split())[-300:]

@@ -432,6 +432,14 @@ async def test_files_are_placed_as_they_are(open_jail: OpenBox) -> None:
     assert result.text == f"ran\n{sha256(content).hexdigest()}  -\n./a/b/run\n./a/data\n./é '\"\n"
 
 
+async def test_a_verifier_without_its_folders_is_not_run(open_host: OpenBox) -> None:
+    """As when the disk is full: a command that has nowhere to write would score what it cannot do."""
+    async with open_host(environment={"PATH": "/nowhere"}) as box:
+        with pytest.raises(OSError, match="no room for a verifier"):
+            async with open_verifier_side(box):
+                pass
+
+
 async def test_on_the_host_nothing_is_kept_apart_and_that_is_said(open_host: OpenBox) -> None:
     """The names are new each time, and that is all."""
     async with open_host() as box:
