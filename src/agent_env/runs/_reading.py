@@ -30,8 +30,10 @@ from agent_env.runs.record import (
 )
 
 __all__ = [
+    "STATE_NOW",
     "Reader",
     "dead_json",
+    "event_of",
     "events_of",
     "is_corrupt",
     "moments",
@@ -48,10 +50,14 @@ __all__ = [
 _LIMIT_S = 10.0
 _PAGE_BYTES = 4 << 20
 
-_RUN = """
+STATE_NOW = (
+    "CASE WHEN r.state = 'running' AND r.writer_key IN (SELECT value FROM json_each(:dead))"
+    " THEN 'interrupted' ELSE r.state END"
+)
+"""How a run stands, of `runs r`: one whose process died is interrupted. `:dead` is what `dead_json` says."""
+_RUN = f"""
 SELECT r.key, r.run_id, g.name AS group_name, r.task_id, r.rollout, r.attempt, r.labels, r.bundle_name, r.bundle_version,
-    CASE WHEN r.state = 'running' AND r.writer_key IN (SELECT value FROM json_each(:dead)) THEN 'interrupted'
-        ELSE r.state END AS state,
+    {STATE_NOW} AS state,
     r.cut, r.failure_kind, r.failure_step, r.failure_message, r.scores, r.reward,
     r.events, r.messages, r.calls, r.call_errors, r.turns, r.tools, r.times, r.prompt_tokens, r.sampled_tokens,
     r.opened_at_s, r.ended_at_s, r.last_at_s
@@ -224,7 +230,7 @@ def record_of(conn: sqlite3.Connection, key: int, run: RunSummary, *, first: int
             break
         size += raw_bytes
         lines = unpack(body, codec).split(b"\n")
-        events += [_event(seq, line) for seq, line in enumerate(lines, first_seq) if seq >= first]
+        events += [event_of(seq, line) for seq, line in enumerate(lines, first_seq) if seq >= first]
     events = events[:limit]
     last = events[-1].seq + 1 if events else first
     return RunRecord(
@@ -246,7 +252,7 @@ def events_of(conn: sqlite3.Connection, key: int) -> Generator[RunEvent]:
     chunks = conn.execute("SELECT first_seq, codec, body FROM chunks WHERE run_key = ? ORDER BY first_seq", (key,))
     for first_seq, codec, body in chunks:
         for seq, line in enumerate(unpack(body, codec).split(b"\n"), first_seq):
-            yield _event(seq, line)
+            yield event_of(seq, line)
 
 
 def read_sampled(
@@ -358,7 +364,12 @@ def _run_row(conn: sqlite3.Connection, run_id: str) -> sqlite3.Row:
     return rows[0]
 
 
-def _event(seq: int, line: bytes) -> RunEvent:
+def event_of(seq: int, line: bytes) -> RunEvent:
+    """A line of a chunk as a value.
+
+    Raises:
+        RunIndexError: When it is damaged.
+    """
     fields = decode(line)
     try:
         return RunEvent(

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 RECORD_VERSION = 1
-"""The version of one run's record; a reader takes this one and older ones."""
+"""The version of one run's record, kept with each run: for the day when a reader has to tell two apart."""
 
 _PLACE = re.compile(r"(?P<training>.+)/(?P<split>[^/]+)/step-(?P<step>[0-9]{1,12})")
 

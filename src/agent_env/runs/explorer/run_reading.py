@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_env.errors import RunIndexError
 from agent_env.runs._codec import decode, unpack
-from agent_env.runs._reading import dead_json, read_sampled
+from agent_env.runs._reading import dead_json, event_of, read_sampled
 from agent_env.runs.explorer.neighbours import Neighbours, first_text
 from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
 from agent_env.runs.record import RunEvent, RunSummary, SampledTokens
@@ -75,8 +75,8 @@ def read_events(conn: sqlite3.Connection, run: RunSummary, *, first: int, limit:
             break
         size += raw_bytes
         try:
-            found = _events(first_seq, unpack(body, codec))
-        except (RunIndexError, KeyError, TypeError, MemoryError) as exc:
+            found = [event_of(seq, line) for seq, line in enumerate(unpack(body, codec).split(b"\n"), first_seq)]
+        except (RunIndexError, MemoryError) as exc:
             data = {"events": count, "why": str(exc) or type(exc).__name__}
             found = [RunEvent(seq=first_seq, kind=DAMAGED, at_s=run.opened_at_s, step="", turn=None, data=data)]
             events += found
@@ -169,20 +169,3 @@ def _chunks(conn: sqlite3.Connection, run: RunSummary, first: int) -> Generator[
         "(SELECT max(first_seq) FROM chunks WHERE run_key = ? AND first_seq <= ?), 0) ORDER BY first_seq",
         (key, key, first),
     )
-
-
-def _events(first_seq: int, lines: bytes) -> list[RunEvent]:
-    found: list[RunEvent] = []
-    for seq, line in enumerate(lines.split(b"\n"), first_seq):
-        fields = decode(line)
-        found.append(
-            RunEvent(
-                seq=seq,
-                kind=fields["kind"],
-                at_s=fields["at_s"],
-                step=fields["step"],
-                turn=fields["turn"],
-                data=fields["data"],
-            )
-        )
-    return found
