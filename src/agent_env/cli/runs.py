@@ -55,7 +55,9 @@ def command() -> None:
 @_folder
 @_group
 @_where
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Runs to list, the newest first.")
+@click.option(
+    "--limit", type=click.IntRange(1, _MOST), default=100, show_default=True, help="Runs to list, the newest first."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
 def list_(folder: Path, group: str, where: str | None, limit: int, *, as_json: bool) -> None:
     """List the groups of runs in FOLDER (default: ./runs); with --group or --where, the runs."""
@@ -63,7 +65,7 @@ def list_(folder: Path, group: str, where: str | None, limit: int, *, as_json: b
         if not group and where is None:
             _list_groups(folder, index.groups(), as_json=as_json)
             return
-        page = index.select(where, group=group, limit=min(limit, _MOST))
+        page = index.select(where, group=group, limit=limit)
     if group and where is None and not page.runs and not page.damaged:
         raise UsageError(f"no group '{one_line(group)}' in {folder}: `agent-env runs {folder}` lists them")
     _list_runs(page, as_json=as_json)
