@@ -100,6 +100,22 @@ def served(index: RunIndex, tmp_path: Path) -> Generator[Served]:
         yield running
 
 
+def test_who_asks_too_slowly_is_hung_up_on(tell: Tell, index: RunIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half requests do not hold the connections that others need; a stream that is under way stays."""
+    monkeypatch.setattr(sys.modules[Server.__module__], "_ASKING_S", 0.2)
+    told = tell()
+    index.flush()
+    with Served(index.folder) as served, served.watching("/") as changes:
+        address = ("127.0.0.1", httpx.URL(served.url).port)
+        for start in (b"", b"GET / HTTP/1.1\r\nHost: loc"):
+            with socket.create_connection(address, timeout=30) as slow:
+                slow.sendall(start)
+                assert slow.recv(1) == b""
+        told.says("still here")
+        index.flush()
+        assert next(changes)
+
+
 def test_a_page_is_told_when_what_it_shows_changes(served: Served, tell: Tell, index: RunIndex) -> None:
     """A run's page of its events and its end, a step's and a training's pages and the home page of its runs."""
     run = tell("lr/train/step-0003", "day 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agent_env.errors import UsageError
 from agent_env.runs._schema import FILE_NAME
@@ -23,6 +25,38 @@ _HEAD_BYTES = 16 << 10
 """The request line and the headers of one request."""
 _CONNECTIONS = 256
 _GRACE_S = 2
+_ASKING_S = 10.0
+"""How long the head of a request may take: who sends none would hold one of the connections for ever."""
+
+
+class _Prompt(H11Protocol):
+    """HTTP/1.1, also the bounds of headers that the other implementation has not; hangs up on who is slow to ask."""
+
+    _giving_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request, not for long."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request."""
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        super().connection_lost(exc)
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+
+    def _wait(self) -> None:
+        is_asking = not self.cycle or self.cycle.response_complete  # none before the first request
+        if is_asking and self._giving_up is None:
+            self._giving_up = self.loop.call_later(_ASKING_S, self.transport.close)
+        elif not is_asking and self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
 
 
 class Server(uvicorn.Server):
@@ -48,7 +82,7 @@ class Server(uvicorn.Server):
                 access_log=False,  # an address may have the token in it
                 lifespan="off",
                 server_header=False,
-                http="h11",  # the other one does not bound headers
+                http=_Prompt,
                 ws="none",
                 h11_max_incomplete_event_size=_HEAD_BYTES,
                 limit_concurrency=_CONNECTIONS,
