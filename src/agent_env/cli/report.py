@@ -38,5 +38,6 @@ def command(group: str, folder: Path, file: str, episodes: int) -> None:
     """
     report = make_report(folder, group, episodes=episodes)
     name = re.sub(r"[^\w.=-]+", "-", group).strip("-.") or "report"
-    target = Path(f"{name[:100]}.html") if file == _OF_THE_NAME else Path(file)
+    short = name.encode()[:200].decode(errors="ignore")  # a name has 255 bytes at most
+    target = Path(f"{short}.html") if file == _OF_THE_NAME else Path(file)
     click.echo(report.save(target))

@@ -34,6 +34,8 @@ __all__ = [
     "write_batch",
 ]
 
+_SUMMED_AT_MOST = 20_000
+"""Scored runs of a group that is added up again; of a larger one it would hold other writers up."""
 _DELETE_AT_ONCE = 500
 """Runs a transaction deletes: other processes write in between."""
 _ROWS = (64, 16, 4, 1)
@@ -57,6 +59,15 @@ UPDATE runs SET {_SET_TOTALS}, {_SET_END}, reward = coalesce(new.reward, runs.re
 _UPDATE_REWARD = (
     "WITH new (key, reward) AS (VALUES {values}) UPDATE runs SET reward = new.reward FROM new WHERE runs.key = new.key"
 )
+# In two passes: the mean, then the squares of the differences to it.
+_SUM_ANEW = """
+UPDATE groups SET (shift, total, squares) = (
+    SELECT mean, total(reward - mean), total((reward - mean) * (reward - mean))
+    FROM runs, (SELECT avg(reward) AS mean FROM runs
+        WHERE group_key = :group AND state = 'completed' AND reward IS NOT NULL)
+    WHERE group_key = :group AND state = 'completed' AND reward IS NOT NULL
+) WHERE key = :group AND scored BETWEEN 1 AND :most
+"""
 _LAST_ROLLOUTS = """
 WITH new (group_key, task_id, attempt) AS (VALUES {values}) SELECT new.group_key, new.task_id, new.attempt,
     (SELECT coalesce(max(rollout) + 1, 0) FROM runs
@@ -201,11 +212,14 @@ def delete_some_runs(conn: sqlite3.Connection, group: str, *, opened_before_s: f
     # '0' follows '/': the names from 'group/' up to 'group0' are those below it.
     below = (group, f"{group}/", f"{group}0")
     with immediate(conn):
-        deleted = conn.execute(
-            "DELETE FROM runs WHERE key IN (SELECT r.key FROM runs r JOIN groups g ON g.key = r.group_key"
-            " WHERE (g.name = ? OR (g.name >= ? AND g.name < ?)) AND r.opened_at_s < ? LIMIT ?)",
+        keys = conn.execute(
+            "SELECT r.key, r.group_key FROM runs r JOIN groups g ON g.key = r.group_key"
+            " WHERE (g.name = ? OR (g.name >= ? AND g.name < ?)) AND r.opened_at_s < ? LIMIT ?",
             (*below, opened_before_s, _DELETE_AT_ONCE),
-        ).rowcount
+        ).fetchall()
+        some = str([key for key, _ in keys])
+        deleted = conn.execute("DELETE FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)).rowcount
+        _sum_anew(conn, {group_key for _, group_key in keys})
         if deleted < _DELETE_AT_ONCE:
             keys = conn.execute("SELECT key FROM groups WHERE name = ? OR (name >= ? AND name < ?)", below).fetchall()
             _delete_empty(conn, [key for (key,) in keys])
@@ -227,8 +241,14 @@ def delete_runs(conn: sqlite3.Connection, keys: Sequence[int]) -> int:
             "SELECT DISTINCT group_key FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)
         ).fetchall()
         deleted = conn.execute("DELETE FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)).rowcount
+        _sum_anew(conn, {key for (key,) in groups})
         _delete_empty(conn, [key for (key,) in groups])
     return deleted
+
+
+def _sum_anew(conn: sqlite3.Connection, groups: Iterable[int]) -> None:
+    """Add the rewards of groups up again, after some were taken away: a far larger one had eaten the digits of the others."""
+    conn.executemany(_SUM_ANEW, [{"group": key, "most": _SUMMED_AT_MOST} for key in groups])
 
 
 def _delete_empty(conn: sqlite3.Connection, groups: Iterable[int]) -> None:
@@ -310,9 +330,15 @@ def _update_runs(conn: sqlite3.Connection, changes: Sequence[_Change]) -> None:
     revived = [(change.key,) for change in going if states[change.log.key or 0] == RunState.INTERRUPTED]
     conn.executemany("UPDATE runs SET state = 'running', ended_at_s = NULL WHERE key = ?", revived)
     in_few(conn, _UPDATE_GOING, [(change.key, *change.totals) for change in going])
+    rewarded = str([change.key for change in found if change.reward is not None])
+    changed = conn.execute(
+        "SELECT DISTINCT group_key FROM runs WHERE key IN (SELECT value FROM json_each(?)) AND reward IS NOT NULL",
+        (rewarded,),
+    ).fetchall()
     ended = [(change.key, change.reward, *change.totals, *change.end) for change in found if change.ended is not None]
     in_few(conn, _UPDATE_ENDED, ended)
     in_few(conn, _UPDATE_REWARD, [(change.key, change.reward) for change in going if change.reward is not None])
+    _sum_anew(conn, {key for (key,) in changed})
 
 
 def _write_bodies(conn: sqlite3.Connection, changes: Iterable[_Change]) -> list[tuple[int, str]]:

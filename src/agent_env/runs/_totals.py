@@ -6,7 +6,7 @@ Kept up event by event, so that no page reads a whole run to show them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from agent_env.runs.record import EventLike
 
@@ -18,6 +18,7 @@ _CHANGES = frozenset({"step_started", "step_ended", "turn_started", "turn_ended"
 _TOOL_NAMES = 100
 _NAME_CHARS = 100
 _REST = "…"
+_MOST_TOKENS = 10**12
 
 
 class Totals(NamedTuple):
@@ -121,9 +122,9 @@ class TotalsSoFar:
             return
         self._messages += 1
         prompt, sampled = data.get("prompt_tokens"), data.get("sampled_tokens")
-        if isinstance(prompt, int):
+        if _is_count(prompt):
             self._prompt_tokens = (self._prompt_tokens or 0) + prompt
-        if isinstance(sampled, int):
+        if _is_count(sampled):
             self._sampled_tokens = (self._sampled_tokens or 0) + sampled
 
     def _note_start(self, kind: str, data: Mapping[str, Any]) -> None:
@@ -151,3 +152,8 @@ class TotalsSoFar:
             key = key if len(self._tools) < _TOOL_NAMES else _REST
             found = self._tools.setdefault(key, [0, 0])
         return found
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether it is a number of tokens: a sum of larger ones does not fit the file."""
+    return type(value) is int and 0 <= value <= _MOST_TOKENS

@@ -45,6 +45,7 @@ __all__ = ["RunIndex"]
 
 _EASY_BYTES = 64 << 20
 _NAME_CHARS = 500
+_MOST = 2**53
 _MOST_ATTEMPTS = 1_000_000_000
 _DELETE_AT_ONCE = 500
 
@@ -162,6 +163,7 @@ class RunIndex:
             UsageError: When `after` is no run of this index.
             RunIndexError: When the index cannot be read.
         """
+        _check_page(limit)
         with self._reader.asking() as conn:
             return read_page(conn, group, state=state, task_id=task_id, after=after, limit=limit)
 
@@ -191,6 +193,7 @@ class RunIndex:
             RunIndexError: When the index cannot be read, or the answer takes longer.
         """
         condition = Condition.of(where, group=group)
+        _check_page(limit)
         with self._reader.asking(limit_s=limit_s) as conn:
             return select_page(conn, condition, order=order, limit=limit, after=after)
 
@@ -233,6 +236,7 @@ class RunIndex:
             UsageError: When no run, or more than one, has such an id.
             RunIndexError: When the index cannot be read.
         """
+        _check_page(limit, first)
         with self._reader.asking() as conn:
             return read_record(conn, run_id, first=first, limit=limit)
 
@@ -261,6 +265,7 @@ class RunIndex:
             UsageError: When no run, or more than one, has such an id.
             RunIndexError: When the index cannot be read, or the tokens are damaged.
         """
+        _check_page(limit, first_message)
         with self._reader.asking() as conn:
             return read_sampled(conn, run_id, first_message=first_message, limit=limit)
 
@@ -283,6 +288,7 @@ class RunIndex:
             UsageError: When the text has no word in it, or more than 1,000 characters.
             RunIndexError: When the index cannot be read.
         """
+        _check_page(limit)
         with self._reader.asking() as conn:
             return search(conn, text, group=group, after=after, limit=limit, limit_s=limit_s)
 
@@ -479,3 +485,10 @@ def _check_group(group: str) -> None:
             f"{group[:80]!r} cannot name a group of runs: write something like 'grid/train/step-0003', without control"
             f" characters, not starting or ending with '/', at most {_NAME_CHARS} characters"
         )
+
+
+def _check_page(limit: int, first: int = 0) -> None:
+    if not 1 <= limit <= _MOST:
+        raise UsageError(f"limit: a page has 1 to {_MOST} rows, not {limit}")
+    if not 0 <= first <= _MOST:
+        raise UsageError(f"a page starts at 0 to {_MOST}, not at {first}")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent_env.episode.sink import EventKind
+from agent_env.episode.sink import Event, EventKind, RunHeader
 from agent_env.errors import UsageError
-from agent_env.outcome import Failure, FailureKind, Outcome
+from agent_env.outcome import EpisodeResult, Failure, FailureKind, Outcome
 from agent_env.runs import RunIndex, RunSink, SampledTokens, ToolCount
 
 Make = Callable[..., RunSink]
@@ -193,3 +196,55 @@ def test_tokens_of_a_deleted_run_are_gone(index: RunIndex, record: Make) -> None
     index.delete("true")
     with index._reader.asking() as conn:
         assert conn.execute("SELECT count(*) FROM tokens").fetchone()[0] == 0
+
+
+@pytest.mark.parametrize("how", ["deleted", "corrected"])
+def test_a_reward_that_was_far_off_leaves_nothing_behind_in_the_standard_error(tmp_path: Path, how: str) -> None:
+    """Its square had eaten the digits of the others: they are added up again once it is gone."""
+    header = RunHeader(task_id="t", bundle_name="b", bundle_version="1", params={}, tags=())
+    with RunIndex.open(tmp_path) as index:
+        rewards = [0.0, 1.0] * 20
+        sinks: list[RunSink] = []
+        for reward in [1e12, *rewards]:
+            sinks.append(index.run("g"))
+            sinks[-1].opened(header)
+            sinks[-1].ended(EpisodeResult(outcome=Outcome.COMPLETED, run_id=sinks[-1].run_id, scores={}))
+            sinks[-1].set_reward(reward)
+        index.flush()
+        if how == "deleted":
+            index.delete("reward > 1e6")
+        else:
+            sinks[0].set_reward(0.5)
+            rewards.append(0.5)
+            index.flush()
+        group = index.group("g")
+    assert group.reward_mean == pytest.approx(0.5)
+    assert group.reward_se == pytest.approx(statistics.stdev(rewards) / len(rewards) ** 0.5)
+
+
+def test_a_count_of_tokens_that_fits_no_file_is_left_out(tmp_path: Path) -> None:
+    """It stopped the writer, and with it every run of the process."""
+    with RunIndex.open(tmp_path) as index:
+        sink = index.run("g")
+        sink.opened(RunHeader(task_id="t", bundle_name="b", bundle_version="1", params={}, tags=()))
+        data = {"message": {"role": "assistant", "content": "Yes."}, "prompt_tokens": 2**63, "sampled_tokens": 7}
+        sink.event(Event(kind=EventKind.MESSAGE, at_s=1.0, step="s", turn=0, data=data))
+        index.flush()
+        run = index.find(sink.run_id)
+        assert (run.prompt_tokens, run.sampled_tokens) == (None, 7)
+
+
+@pytest.mark.parametrize("page", [{"limit": 0}, {"limit": -1}, {"limit": 10**30}])
+def test_a_page_that_cannot_be_is_said(tmp_path: Path, page: dict[str, Any]) -> None:
+    """In a list, a selection, a search, a run."""
+    with RunIndex.open(tmp_path) as index:
+        asking: tuple[Callable[[], object], ...] = (
+            lambda: index.runs("g", **page),
+            lambda: index.select(**page),
+            lambda: index.search("x", **page),
+            lambda: index.read("x", **page),
+            lambda: index.read("x", first=10**30),
+        )
+        for ask in asking:
+            with pytest.raises(UsageError, match="a page"):
+                ask()

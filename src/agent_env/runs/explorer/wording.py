@@ -117,7 +117,10 @@ def ago(at_s: float, now_s: float) -> str:
 
 def moment(at_s: float) -> str:
     """When, by the clock of the machine that shows it."""
-    return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    try:
+        return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    except (ValueError, OverflowError, OSError):  # a time that no clock shows, from a file of an older version
+        return "\u2013"
 
 
 def plural(n: int, one: str, many: str | None = None) -> str:
