@@ -46,9 +46,10 @@ lock:  ## write requirements.lock (hashes, all dependencies of the unit tier)
 		--format requirements-txt --output-file requirements.lock
 	rm -rf .venv-lock
 
-bench: $(VENV)/.wheel  ## what an episode and an import cost
+bench: $(VENV)/.wheel  ## what an episode, a run in the index and an import cost
 	$(BIN)/python bench/episodes.py
 	$(BIN)/python bench/importing.py
+	$(BIN)/python bench/index.py
 
 bench-rollouts: $(TINKER)/.installed  ## what a rollout costs beside the cookbook's own; about three minutes
 	$(TBIN)/python bench/rollouts.py
