@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tinker_cookbook.rl.rollouts import do_group_rollout
 
 from agent_env.training import _collector
 
@@ -44,6 +46,16 @@ async def test_calling_the_builder_leaves_out_what_is_loaded_and_makes_full_roun
     await rig.builder()()
     assert gc.get_freeze_count() > 10_000
     assert gc.get_threshold() == (700, 10, 100)
+
+
+@pytest.mark.usefixtures("thresholds")
+async def test_a_worker_that_is_sent_a_group_does_so_too(rig: Any) -> None:
+    """No builder is called there: the first group sees to it."""
+    sent = pickle.loads(pickle.dumps(rig.group()))
+    assert gc.get_threshold() == (700, 10, 10)
+    await do_group_rollout(sent, rig.policy(rig.submits))
+    assert gc.get_threshold() == (700, 10, 100)
+    assert gc.get_freeze_count() > 10_000
 
 
 @pytest.mark.usefixtures("thresholds")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from anyio import Semaphore, to_thread
 
-from agent_env._cancellation import raise_if_ours
+from agent_env._cancellation import stops_us
 from agent_env._cleanup import wait_until_done
 from agent_env._loop_local import LoopLocal
 from agent_env.bundle import GoldCall, StateVerifier, Task, UniverseKind, UniverseSpec
@@ -114,7 +114,7 @@ async def _made(
     key: bytes, task: Task, verifier: StateVerifier, timeout_s: float | None
 ) -> WantedState | StepFailedError:
     """Make a state and keep it. What went wrong is returned: an exception would carry every waiter's traceback."""
-    clock = OwnTime(timeout_s)
+    us, clock = asyncio.current_task(), OwnTime(timeout_s)
     try:
         async with _places.get(), clock:
             made = await _make(task, verifier)
@@ -127,10 +127,9 @@ async def _made(
         return failed(FailureKind.ENV_START, exc, what=_WHAT)
     except UniverseError as exc:
         return failed(FailureKind.UNIVERSE, exc, what=_WHAT)
-    except asyncio.CancelledError as exc:
-        raise_if_ours(exc)
-        return failed(FailureKind.ENV_START, exc, what=_WHAT)
-    except (Exception, SystemExit) as exc:  # noqa: BLE001 - a bundle's own code, whose failure is returned
+    except BaseException as exc:
+        if stops_us(exc, us):
+            raise
         return failed(FailureKind.ENV_START, exc, what=_WHAT)
     _kept.put(key, made)
     return made

@@ -138,6 +138,8 @@ class EpisodeGroupBuilder(EnvGroupBuilder):
             return playing[1]
         settings = self.settings
         bundle, index = await _process.opened(settings.bundle, settings.runs)
+        if self._is_sent:  # else the dataset builder has done so, in this very process
+            _collector.spare()
         filing = self._filing()
         labels: dict[str, Any] = {"renderer": settings.renderer_name, "model": settings.model_name}
         if filing.policy_step is not None:
