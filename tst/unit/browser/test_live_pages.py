@@ -77,9 +77,14 @@ async def test_a_page_stays_where_it_was_scrolled_to(watched: Watched, index: Ru
         await summary.scroll_into_view_if_needed()
         await summary.focus()
         before = await summary.bounding_box()
+        assert before is not None
         told.message("One more.")
         told.call("refund", {"order": 1}, "done")
         await expect(page.locator("details.call")).to_have_count(61)
-        assert await summary.bounding_box() == before
+        after = await summary.bounding_box()
+        assert after is not None
+        assert (
+            abs(after["y"] - before["y"]) < 2
+        )  # of heights that are no whole pixels, the browser scrolls to the nearest
         assert await summary.evaluate("one => one === document.activeElement")
         told.ended(1.0)
