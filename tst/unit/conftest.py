@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,10 @@ from hypothesis import HealthCheck, settings
 # How long an example takes, and how long it takes to make one, says how busy the machine is.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a script's background job has it. What tests start would ignore Ctrl-C as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WriteBundle = Callable[[Mapping[str, str | bytes | None]], Path]
 
