@@ -20,7 +20,7 @@ from agent_env.runs._codec import CODEC_ZSTD
 from agent_env.runs._log import Ended, RunLog
 from agent_env.runs._owner import Owner, this_process
 from agent_env.runs._packing import PackedChunk, PackedHead, PackedPart
-from agent_env.runs._schema import immediate
+from agent_env.runs._schema import GROUPS_BELOW, bounds_below, immediate
 from agent_env.runs.record import RECORD_VERSION, RunState, place_of
 
 __all__ = [
@@ -209,21 +209,12 @@ def delete_some_runs(conn: sqlite3.Connection, group: str, *, opened_before_s: f
     Raises:
         sqlite3.Error: When it cannot be written.
     """
-    # '0' follows '/': the names from 'group/' up to 'group0' are those below it.
-    below = (group, f"{group}/", f"{group}0")
     with immediate(conn):
         keys = conn.execute(
-            "SELECT r.key, r.group_key FROM runs r JOIN groups g ON g.key = r.group_key"
-            " WHERE (g.name = ? OR (g.name >= ? AND g.name < ?)) AND r.opened_at_s < ? LIMIT ?",
-            (*below, opened_before_s, _DELETE_AT_ONCE),
+            f"SELECT key FROM runs WHERE group_key IN ({GROUPS_BELOW}) AND opened_at_s < :before LIMIT :most",
+            {**bounds_below(group), "before": opened_before_s, "most": _DELETE_AT_ONCE},
         ).fetchall()
-        some = str([key for key, _ in keys])
-        deleted = conn.execute("DELETE FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)).rowcount
-        _sum_anew(conn, {group_key for _, group_key in keys})
-        if deleted < _DELETE_AT_ONCE:
-            keys = conn.execute("SELECT key FROM groups WHERE name = ? OR (name >= ? AND name < ?)", below).fetchall()
-            _delete_empty(conn, [key for (key,) in keys])
-    return deleted
+        return _delete(conn, [key for (key,) in keys])
 
 
 def delete_runs(conn: sqlite3.Connection, keys: Sequence[int]) -> int:
@@ -235,14 +226,18 @@ def delete_runs(conn: sqlite3.Connection, keys: Sequence[int]) -> int:
     Raises:
         sqlite3.Error: When it cannot be written.
     """
-    some = str(list(keys))
     with immediate(conn):
-        groups = conn.execute(
-            "SELECT DISTINCT group_key FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)
-        ).fetchall()
-        deleted = conn.execute("DELETE FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)).rowcount
-        _sum_anew(conn, {key for (key,) in groups})
-        _delete_empty(conn, [key for (key,) in groups])
+        return _delete(conn, keys)
+
+
+def _delete(conn: sqlite3.Connection, keys: Sequence[int]) -> int:
+    some = str(list(keys))
+    groups = conn.execute(
+        "SELECT DISTINCT group_key FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)
+    ).fetchall()
+    deleted = conn.execute("DELETE FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)).rowcount
+    _sum_anew(conn, {key for (key,) in groups})
+    _delete_empty(conn, [key for (key,) in groups])
     return deleted
 
 

@@ -19,6 +19,8 @@ from agent_env.runs._versions import SCHEMA_VERSION, apply_versions
 
 __all__ = [
     "FILE_NAME",
+    "GROUPS_BELOW",
+    "bounds_below",
     "busy_retried",
     "connect_checkpointer",
     "connect_reader",
@@ -31,6 +33,8 @@ __all__ = [
 FILE_NAME = "index.sqlite3"
 """The index, in a runs folder."""
 
+GROUPS_BELOW = "SELECT key FROM groups WHERE name = :group OR name >= :below AND name < :beyond"
+"""A group and those below it, as `grid` has `grid/train/step-0003`; its values are what `bounds_below` says."""
 _APPLICATION_ID = 0x41674576
 _BUSY_S = 5.0
 _PATIENCE_S = 60.0
@@ -142,6 +146,12 @@ def busy_retried(write: Callable[[], T]) -> T:
                 raise
         # The others' transactions take milliseconds: who asks seldom gets the lock late, or never.
         time.sleep(random.uniform(0.0005, 0.002) if waited < _SHORT_S else random.uniform(0.005, 0.02))
+
+
+def bounds_below(group: str) -> dict[str, str]:
+    """The values of `GROUPS_BELOW`."""
+    # '0' follows '/': the names from 'group/' up to 'group0' are those below it.
+    return {"group": group, "below": f"{group}/", "beyond": f"{group}0"}
 
 
 def is_busy(exc: BaseException | None) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._codec import decode, unpack
 from agent_env.runs._reading import runs_by_key
+from agent_env.runs._schema import GROUPS_BELOW, bounds_below
 from agent_env.runs._words import TOKENIZER, as_read, as_signs, searchable, terms_of, written
 from agent_env.runs.record import SearchHit, SearchPage
 
@@ -246,11 +247,7 @@ def _span(conn: sqlite3.Connection, group: str, after: str | None) -> _Span:
         last = min(last, int(after))
     if not group:
         return _Span(first=1, last=last, groups=None)
-    # '0' follows '/': the names from 'group/' up to 'group0' are those below it.
-    rows = conn.execute(
-        "SELECT key FROM groups WHERE name = ? OR (name >= ? AND name < ?)", (group, f"{group}/", f"{group}0")
-    )
-    groups = [int(row[0]) for row in rows]
+    groups = [int(row[0]) for row in conn.execute(GROUPS_BELOW, bounds_below(group))]
     first = 1
     if 0 < len(groups) <= _FEW_GROUPS:
         bounds = conn.execute(

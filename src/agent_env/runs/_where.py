@@ -17,6 +17,7 @@ from typing import Any
 from agent_env.errors import UsageError
 from agent_env.runs._batch import dead_writers
 from agent_env.runs._reading import is_corrupt
+from agent_env.runs._schema import GROUPS_BELOW, bounds_below
 from agent_env.runs.record import RunOrder
 
 __all__ = ["COLUMNS", "Condition", "keys_where"]
@@ -69,8 +70,7 @@ WITH run AS (
     {{group}}
 )
 """
-# '0' follows '/': the names from 'group/' up to 'group0' are those below it.
-_IN_GROUP = "WHERE r.group_key IN (SELECT key FROM groups WHERE name = :group OR name >= :below AND name < :beyond)"
+_IN_GROUP = f"WHERE r.group_key IN ({GROUPS_BELOW})"
 _TABLES = frozenset({"runs", "groups", "run", ""})
 _FUNCTIONS = re.compile(
     r"abs|avg|ceil|coalesce|count|date|datetime|floor|glob|ifnull|iif|instr|json_array_length|json_extract|json_type|julianday"
@@ -174,7 +174,7 @@ class _Question:
         direction = "DESC" if is_newest else "ASC"
         self._sql = f"""{run} SELECT "run key" FROM run WHERE ({condition.sql}
             ) AND {{span}} ORDER BY "run key" {direction} LIMIT {{limit}}"""
-        self._values = {"group": condition.group, "below": f"{condition.group}/", "beyond": f"{condition.group}0"}
+        self._values = bounds_below(condition.group)
 
     def ask(self, span: str, limit: int) -> list[int]:
         """The keys in `span`, an expression of ours."""
