@@ -13,10 +13,9 @@ from collections.abc import Iterable
 
 from agent_env.errors import RunIndexError
 from agent_env.runs._batch import dead_writers, in_few
-from agent_env.runs._codec import decode, unpack
 from agent_env.runs._schema import immediate
 from agent_env.runs._versions import NEW_WORDS
-from agent_env.runs._words import as_pairs, searchable
+from agent_env.runs._words import as_pairs, texts_in
 
 __all__ = ["WordsQueue", "catch_up_some", "has_left_overs", "start_anew"]
 
@@ -153,7 +152,6 @@ def _lagging(conn: sqlite3.Connection, *, own: int | None) -> dict[int, tuple[in
 
 def _words_of(body: bytes, codec: int) -> str:
     try:
-        events = [decode(line) for line in unpack(body, codec).split(b"\n")]
-        return as_pairs("\n".join(filter(None, (searchable(event["kind"], event["data"]) for event in events))))
-    except (RunIndexError, LookupError, TypeError, AttributeError):
+        return as_pairs("\n".join(filter(None, texts_in(body, codec))))
+    except RunIndexError:
         return ""  # a damaged chunk is told of to whoever reads its run

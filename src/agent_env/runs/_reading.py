@@ -7,10 +7,11 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._batch import dead_writers
@@ -32,6 +33,7 @@ from agent_env.runs.record import (
 __all__ = [
     "STATE_NOW",
     "Reader",
+    "around_damage",
     "dead_json",
     "event_of",
     "events_of",
@@ -49,6 +51,8 @@ __all__ = [
 
 _LIMIT_S = 10.0
 _PAGE_BYTES = 4 << 20
+
+T = TypeVar("T")
 
 STATE_NOW = (
     "CASE WHEN r.state = 'running' AND r.writer_key IN (SELECT value FROM json_each(:dead))"
@@ -185,7 +189,7 @@ def runs_by_key(conn: sqlite3.Connection, keys: Sequence[int]) -> tuple[dict[int
     """
     found: dict[int, RunSummary] = {}
     damaged = 0
-    rows, unreadable = _rows_of(conn, keys)
+    rows, unreadable = around_damage(keys, partial(_rows_of, conn))
     for row in rows:
         try:
             found[row["key"]] = summary_of(row)
@@ -333,18 +337,27 @@ def _summary_of(row: sqlite3.Row) -> RunSummary:
     )
 
 
-def _rows_of(conn: sqlite3.Connection, keys: Sequence[int]) -> tuple[list[sqlite3.Row], int]:
+def around_damage(keys: Sequence[int], ask: Callable[[Sequence[int]], list[T]]) -> tuple[list[T], int]:
+    """What `ask` answers for some keys, and for how many of them it cannot because a part of the file is damaged.
+
+    Raises:
+        sqlite3.Error: When it cannot be read for another reason.
+    """
     try:
-        sql = f"{_RUN} WHERE r.key IN (SELECT value FROM json_each(:keys))"
-        return conn.execute(sql, {"keys": json.dumps(keys), "dead": dead_json(conn)}).fetchall(), 0
+        return ask(keys), 0
     except sqlite3.DatabaseError as exc:
         if not is_corrupt(exc):
             raise
     if len(keys) == 1:
         return [], 1
     # A page of the file that is damaged has some of them: the others are read all the same.
-    halves = [_rows_of(conn, half) for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :])]
+    halves = [around_damage(half, ask) for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :])]
     return [row for rows, _ in halves for row in rows], sum(damaged for _, damaged in halves)
+
+
+def _rows_of(conn: sqlite3.Connection, keys: Sequence[int]) -> list[sqlite3.Row]:
+    sql = f"{_RUN} WHERE r.key IN (SELECT value FROM json_each(:keys))"
+    return conn.execute(sql, {"keys": json.dumps(keys), "dead": dead_json(conn)}).fetchall()
 
 
 def _run_row(conn: sqlite3.Connection, run_id: str) -> sqlite3.Row:

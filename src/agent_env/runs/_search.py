@@ -16,10 +16,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from agent_env.errors import RunIndexError, UsageError
-from agent_env.runs._codec import decode, unpack
 from agent_env.runs._reading import runs_by_key
 from agent_env.runs._schema import GROUPS_BELOW, bounds_below
-from agent_env.runs._words import TOKENIZER, as_read, as_signs, searchable, terms_of, written
+from agent_env.runs._words import TOKENIZER, as_read, as_signs, terms_of, texts_in, written
 from agent_env.runs.record import SearchHit, SearchPage
 
 __all__ = ["RunsWith", "runs_with", "search"]
@@ -49,8 +48,6 @@ def search(
         UsageError: When there is nothing in it to look for, when it is too long, or `after` is from no page.
         sqlite3.Error: When the index cannot be read.
     """
-    if len(text) > _QUERY_CHARS:
-        raise UsageError(f"a text to search for has at most {_QUERY_CHARS} characters, and this one {len(text)}")
     until = time.monotonic() + limit_s
     with closing(_EventFinder(text)) as finder:
         found = _Found(limit=limit)
@@ -88,8 +85,6 @@ def runs_with(conn: sqlite3.Connection, text: str, *, group: str, limit_s: float
         UsageError: When there is nothing in it to look for, or when it is too long.
         sqlite3.Error: When the index cannot be read.
     """
-    if len(text) > _QUERY_CHARS:
-        raise UsageError(f"a text to search for has at most {_QUERY_CHARS} characters, and this one {len(text)}")
     until = time.monotonic() + limit_s
     found: dict[str, None] = {}
     is_all = True
@@ -132,6 +127,13 @@ class _EventFinder:
     """What is looked for, and a small database in memory that looks for it in the events of a chunk."""
 
     def __init__(self, text: str) -> None:
+        """Read what is asked for.
+
+        Raises:
+            UsageError: When there is nothing in it to look for, or when it is too long.
+        """
+        if len(text) > _QUERY_CHARS:
+            raise UsageError(f"a text to search for has at most {_QUERY_CHARS} characters, and this one {len(text)}")
         self._conn = sqlite3.connect(":memory:", isolation_level=None)
         self._conn.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, {TOKENIZER})")
         self._conn.execute("CREATE VIRTUAL TABLE terms USING fts5vocab(words, instance)")
@@ -206,7 +208,7 @@ def _look(conn: sqlite3.Connection, finder: _EventFinder, span: _Span, found: _F
                 continue
             run_key, _, run_id, first_seq, codec, body = chunk
             try:
-                place = finder.first_in(_texts(body, codec))
+                place = finder.first_in(texts_in(body, codec))
             except RunIndexError:
                 found.damaged[run_id] = None
                 place = None
@@ -223,7 +225,7 @@ def _look(conn: sqlite3.Connection, finder: _EventFinder, span: _Span, found: _F
 def _has(conn: sqlite3.Connection, finder: _EventFinder, key: int) -> bool:
     codec, body = conn.execute("SELECT codec, body FROM chunks WHERE key = ?", (key,)).fetchone()
     try:
-        return finder.first_in(_texts(body, codec)) is not None
+        return finder.first_in(texts_in(body, codec)) is not None
     except RunIndexError:
         return False  # the run's own page says what is damaged
 
@@ -257,14 +259,6 @@ def _span(conn: sqlite3.Connection, group: str, after: str | None) -> _Span:
         ).fetchone()
         first, last = bounds[0] or 1, min(last, (bounds[1] or 0) + 1)
     return _Span(first=first, last=last, groups=groups)
-
-
-def _texts(body: bytes, codec: int) -> list[str]:
-    try:
-        events = [decode(line) for line in unpack(body, codec).split(b"\n")]
-        return [searchable(event["kind"], event["data"]) for event in events]
-    except (LookupError, TypeError, AttributeError) as exc:
-        raise RunIndexError(f"a record in the run index is damaged: {exc}") from exc
 
 
 def _waiting(conn: sqlite3.Connection) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_env.errors import UsageError
 from agent_env.runs._batch import dead_writers
-from agent_env.runs._reading import is_corrupt
+from agent_env.runs._reading import around_damage, is_corrupt
 from agent_env.runs._schema import GROUPS_BELOW, bounds_below
 from agent_env.runs.record import RunOrder
 
@@ -157,7 +157,7 @@ def keys_where(
     keys: list[int] = []
     damaged = 0
     for first in range(0, len(candidates), _AT_ONCE):
-        found, unreadable = question.ask_by_key(candidates[first : first + _AT_ONCE])
+        found, unreadable = around_damage(candidates[first : first + _AT_ONCE], question.ask_by_key)
         keys += found
         damaged += unreadable
         if len(keys) >= limit:
@@ -189,17 +189,9 @@ class _Question:
                     raise
                 raise UsageError(f"where: {_explained(exc, refused)}") from exc
 
-    def ask_by_key(self, keys: Sequence[int]) -> tuple[list[int], int]:
-        """Those of `keys` that the condition is true of, and how many cannot be read."""
-        try:
-            return self.ask(f'"run key" IN ({", ".join(map(str, keys))})', len(keys)), 0
-        except sqlite3.DatabaseError as exc:
-            if not is_corrupt(exc):
-                raise
-        if len(keys) == 1:
-            return [], 1
-        halves = [self.ask_by_key(half) for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :])]
-        return [key for found, _ in halves for key in found], sum(damaged for _, damaged in halves)
+    def ask_by_key(self, keys: Sequence[int]) -> list[int]:
+        """Those of `keys` that the condition is true of."""
+        return self.ask(f'"run key" IN ({", ".join(map(str, keys))})', len(keys))
 
 
 @contextmanager

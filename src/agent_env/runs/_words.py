@@ -11,7 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-__all__ = ["TEXT_CHARS", "TOKENIZER", "as_pairs", "as_read", "as_signs", "searchable", "terms_of"]
+from agent_env.errors import RunIndexError
+from agent_env.runs._codec import decode, unpack
+
+__all__ = ["TEXT_CHARS", "TOKENIZER", "as_pairs", "as_read", "as_signs", "searchable", "terms_of", "texts_in"]
 
 TEXT_CHARS = 20_000
 """Of each text, what is searched."""
@@ -54,6 +57,19 @@ def searchable(kind: str, data: Mapping[str, Any]) -> str:
             return _text(data.get("reason"))
         case _:
             return ""
+
+
+def texts_in(body: bytes, codec: int) -> list[str]:
+    """The texts of each event of a chunk, as it stands in the file.
+
+    Raises:
+        RunIndexError: When it is damaged.
+    """
+    try:
+        events = [decode(line) for line in unpack(body, codec).split(b"\n")]
+        return [searchable(event["kind"], event["data"]) for event in events]
+    except (LookupError, TypeError, AttributeError) as exc:
+        raise RunIndexError(f"a record in the run index is damaged: {exc}") from exc
 
 
 def as_pairs(text: str) -> str:
