@@ -31,12 +31,15 @@ from agent_env.runs.record import (
 )
 
 __all__ = [
+    "EXTREMES",
     "STATE_NOW",
     "Reader",
     "around_damage",
+    "chunks_from",
     "dead_json",
     "event_of",
     "events_of",
+    "head_of",
     "is_corrupt",
     "moments",
     "read_groups",
@@ -68,10 +71,11 @@ SELECT r.key, r.run_id, g.name AS group_name, r.task_id, r.rollout, r.attempt, r
 FROM runs r JOIN groups g ON g.key = r.group_key
 """
 
-_EXTREMES = """
+EXTREMES = """
 (SELECT min(reward) FROM runs WHERE group_key = groups.key AND state = 'completed' AND reward IS NOT NULL) AS reward_min,
 (SELECT max(reward) FROM runs WHERE group_key = groups.key AND state = 'completed' AND reward IS NOT NULL) AS reward_max
 """
+"""The least and the greatest reward of a row of `groups`, each read from the end of an index."""
 
 
 class Reader:
@@ -149,7 +153,7 @@ def read_groups(
     bounds = {"prefix": prefix, "end": prefix + "\U0010ffff"}
     if names is not None:
         where, bounds = "name IN (SELECT value FROM json_each(:names))", {"names": json.dumps(names)}
-    rows = conn.execute(f"SELECT groups.*, {_EXTREMES} FROM groups WHERE {where} ORDER BY name", bounds).fetchall()
+    rows = conn.execute(f"SELECT groups.*, {EXTREMES} FROM groups WHERE {where} ORDER BY name", bounds).fetchall()
     tallies: dict[int, dict[str, dict[str, int]]] = {}
     for key, what, kind, n in conn.execute(
         f"SELECT group_key, what, kind, n FROM tallies WHERE n > 0 AND group_key IN (SELECT key FROM groups WHERE {where})",
@@ -220,16 +224,10 @@ def record_of(conn: sqlite3.Connection, key: int, run: RunSummary, *, first: int
     Raises:
         RunIndexError: When what is asked for is damaged.
     """
-    head_row = conn.execute("SELECT body, codec FROM heads WHERE run_key = ?", (key,)).fetchone()
-    head: Mapping[str, Any] = {} if head_row is None else decode(unpack(*head_row))
+    head = head_of(conn, key)
     events: list[RunEvent] = []
     size = 0
-    chunks = conn.execute(
-        "SELECT first_seq, raw_bytes, codec, body FROM chunks WHERE run_key = ? AND first_seq >= coalesce("
-        "(SELECT max(first_seq) FROM chunks WHERE run_key = ? AND first_seq <= ?), 0) ORDER BY first_seq",
-        (key, key, first),
-    )
-    for first_seq, raw_bytes, codec, body in chunks:
+    for first_seq, _, raw_bytes, codec, body in chunks_from(conn, key, first):
         if len(events) >= limit or (events and size + raw_bytes > _PAGE_BYTES):
             break
         size += raw_bytes
@@ -244,6 +242,29 @@ def record_of(conn: sqlite3.Connection, key: int, run: RunSummary, *, first: int
         bundle_root=head.get("bundle_root", ""),
         events=tuple(events),
         next_event=last if last < run.events and events else None,
+    )
+
+
+def head_of(conn: sqlite3.Connection, key: int) -> Mapping[str, Any]:
+    """What the run with this key was opened with: `params`, `tags`, `bundle_root`, each where it was said.
+
+    Raises:
+        RunIndexError: When it is damaged.
+    """
+    row = conn.execute("SELECT body, codec FROM heads WHERE run_key = ?", (key,)).fetchone()
+    return {} if row is None else decode(unpack(*row))
+
+
+def chunks_from(conn: sqlite3.Connection, key: int, first: int) -> sqlite3.Cursor:
+    """The chunks of the run with this key, from the one that has the event `first` on.
+
+    Returns:
+        Rows of the first event's place, how many events, their size before compression, codec and body.
+    """
+    return conn.execute(
+        "SELECT first_seq, count, raw_bytes, codec, body FROM chunks WHERE run_key = ? AND first_seq >= coalesce("
+        "(SELECT max(first_seq) FROM chunks WHERE run_key = ? AND first_seq <= ?), 0) ORDER BY first_seq",
+        (key, key, first),
     )
 
 

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_env.errors import UsageError
-from agent_env.runs._reading import dead_json, moments
+from agent_env.runs._reading import EXTREMES, dead_json, moments
 from agent_env.runs.record import RunState
 
 __all__ = ["StepPoint", "Steps", "by_split", "read_steps", "states_of"]
 
-_POINTS = """
+_POINTS = f"""
 SELECT key, name, split, step, scored, shift, total, squares, finished, messages, calls, seconds, counted,
-    prompt_tokens, sampled_tokens,
-    (SELECT min(reward) FROM runs WHERE group_key = groups.key AND state = 'completed' AND reward IS NOT NULL),
-    (SELECT max(reward) FROM runs WHERE group_key = groups.key AND state = 'completed' AND reward IS NOT NULL),
+    prompt_tokens, sampled_tokens, {EXTREMES},
     first_at_s, last_at_s
 FROM groups WHERE training = ? ORDER BY split, step
 """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agent_env.errors import RunIndexError
-from agent_env.runs._codec import decode, unpack
-from agent_env.runs._reading import dead_json, event_of, read_sampled
+from agent_env.runs._codec import unpack
+from agent_env.runs._reading import chunks_from, dead_json, event_of, head_of, sampled_of
 from agent_env.runs.explorer.neighbours import Neighbours, first_text
 from agent_env.runs.explorer.rollouts import ROLLOUT_COLUMNS, Rollout, rollout_of
 from agent_env.runs.record import RunEvent, RunSummary, SampledTokens
@@ -51,11 +51,8 @@ class Head:
 
 def read_head(conn: sqlite3.Connection, run: RunSummary) -> Head:
     """Read a run's params and tags."""
-    row = conn.execute(
-        "SELECT body, codec FROM heads WHERE run_key = (SELECT key FROM runs WHERE run_id = ?)", (run.run_id,)
-    ).fetchone()
     try:
-        head: Mapping[str, Any] = {} if row is None else decode(unpack(row[0], row[1]))
+        head = head_of(conn, _key(conn, run))
     except RunIndexError as exc:
         return Head(params={}, tags=(), bundle_root="", damage=str(exc))
     return Head(
@@ -70,7 +67,7 @@ def read_events(conn: sqlite3.Connection, run: RunSummary, *, first: int, limit:
     """Read events from the place `first` on: at most `limit`, fewer where they are large, at least one where there is one."""
     events: list[RunEvent] = []
     size = 0
-    for first_seq, count, raw_bytes, body, codec in _chunks(conn, run, first):
+    for first_seq, count, raw_bytes, codec, body in chunks_from(conn, _key(conn, run), first):
         if len(events) >= limit or (events and size + raw_bytes > _PAGE_BYTES):
             break
         size += raw_bytes
@@ -87,9 +84,8 @@ def read_events(conn: sqlite3.Connection, run: RunSummary, *, first: int, limit:
 
 def read_last(conn: sqlite3.Connection, run: RunSummary) -> list[RunEvent]:
     """Read a run's last events, where its scores and its failure are: some dozens, fewer where they are large."""
-    key = conn.execute("SELECT key FROM runs WHERE run_id = ?", (run.run_id,)).fetchone()[0]
     rows = conn.execute(
-        "SELECT first_seq, count, raw_bytes FROM chunks WHERE run_key = ? ORDER BY first_seq DESC", (key,)
+        "SELECT first_seq, count, raw_bytes FROM chunks WHERE run_key = ? ORDER BY first_seq DESC", (_key(conn, run),)
     )
     first, count, size = run.events, 0, 0
     for first_seq, events, raw_bytes in rows:
@@ -124,9 +120,7 @@ def rollouts_of(conn: sqlite3.Connection, run: RunSummary) -> list[Rollout]:
 
 def has_sampled(conn: sqlite3.Connection, run: RunSummary) -> bool:
     """Whether the record has tokens of the run's messages."""
-    found = conn.execute(
-        "SELECT EXISTS (SELECT 1 FROM tokens WHERE run_key = (SELECT key FROM runs WHERE run_id = ?))", (run.run_id,)
-    )
+    found = conn.execute("SELECT EXISTS (SELECT 1 FROM tokens WHERE run_key = ?)", (_key(conn, run),))
     return bool(found.fetchone()[0])
 
 
@@ -136,7 +130,7 @@ def read_sampled_of(conn: sqlite3.Connection, run: RunSummary, messages: Sequenc
         return {}
     first = min(messages)
     try:
-        return read_sampled(conn, run.run_id, first_message=first, limit=max(messages) - first + 1)
+        return sampled_of(conn, _key(conn, run), first_message=first, limit=max(messages) - first + 1)
     except RunIndexError:
         return {}
 
@@ -162,10 +156,5 @@ def neighbouring_runs(conn: sqlite3.Connection, run: RunSummary) -> Neighbours:
     )
 
 
-def _chunks(conn: sqlite3.Connection, run: RunSummary, first: int) -> Generator[Sequence[Any]]:
-    key = conn.execute("SELECT key FROM runs WHERE run_id = ?", (run.run_id,)).fetchone()[0]
-    yield from conn.execute(
-        "SELECT first_seq, count, raw_bytes, body, codec FROM chunks WHERE run_key = ? AND first_seq >= coalesce("
-        "(SELECT max(first_seq) FROM chunks WHERE run_key = ? AND first_seq <= ?), 0) ORDER BY first_seq",
-        (key, key, first),
-    )
+def _key(conn: sqlite3.Connection, run: RunSummary) -> int:
+    return int(conn.execute("SELECT key FROM runs WHERE run_id = ?", (run.run_id,)).fetchone()[0])
