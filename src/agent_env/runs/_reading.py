@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._batch import dead_writers
 from agent_env.runs._codec import decode, unpack
-from agent_env.runs._schema import connect_reader, saying
+from agent_env.runs._schema import connect_reader, identity_of, saying
 from agent_env.runs._tokens import unpack_tokens
 from agent_env.runs.record import (
     GroupSummary,
@@ -95,7 +95,7 @@ class Reader:
             UsageError: When what is asked for is no text, such as an argument of the command line that is no UTF-8.
             RunIndexError: When the index cannot be read, or the answer takes longer than `limit_s`.
         """
-        conn, inode = self._take()
+        conn, identity = self._take()
         until = time.monotonic() + limit_s
         try:
             with saying(self._file):
@@ -111,7 +111,7 @@ class Reader:
         conn.execute("ROLLBACK")
         with self._lock:
             if not self._is_closed:
-                self._free.append((conn, inode))
+                self._free.append((conn, identity))
                 return
         conn.close()
 
@@ -129,20 +129,17 @@ class Reader:
                 raise RunIndexError(f"{self._file.parent}: the run index is closed")
             free, self._free = self._free, []
         try:
-            stat = self._file.stat()
+            identity = identity_of(self._file)
         except OSError:
-            inode = (0, 0)
-        else:
-            inode = (stat.st_dev, stat.st_ino)
-        # A folder that was removed and made anew has the same name and another file.
-        fresh = [pair for pair in free if pair[1] == inode]
+            identity = (0, 0)
+        fresh = [pair for pair in free if pair[1] == identity]
         for conn, was in free:
-            if was != inode:
+            if was != identity:
                 conn.close()
         taken = fresh.pop() if fresh else None
         with self._lock:
             self._free += fresh
-        return taken if taken is not None else (_rows_by_name(connect_reader(self._file)), inode)
+        return taken if taken is not None else (_rows_by_name(connect_reader(self._file)), identity)
 
 
 def read_groups(

@@ -25,6 +25,7 @@ __all__ = [
     "connect_checkpointer",
     "connect_reader",
     "connect_writer",
+    "identity_of",
     "immediate",
     "is_busy",
     "saying",
@@ -146,6 +147,16 @@ def busy_retried(write: Callable[[], T]) -> T:
                 raise
         # The others' transactions take milliseconds: who asks seldom gets the lock late, or never.
         time.sleep(random.uniform(0.0005, 0.002) if waited < _SHORT_S else random.uniform(0.005, 0.02))
+
+
+def identity_of(file: Path) -> tuple[int, int]:
+    """What tells a file from every other: a folder that was removed and made anew has the same name and another file.
+
+    Raises:
+        OSError: When it is not there, or cannot be looked at.
+    """
+    found = file.stat()
+    return found.st_dev, found.st_ino
 
 
 def bounds_below(group: str) -> dict[str, str]:

@@ -32,7 +32,7 @@ from agent_env.runs._indexing import WordsQueue, catch_up_some, start_anew
 from agent_env.runs._log import RunLog
 from agent_env.runs._mask import Mask
 from agent_env.runs._packing import PackedPart, pack_part
-from agent_env.runs._schema import busy_retried, immediate, is_busy, saying
+from agent_env.runs._schema import busy_retried, identity_of, immediate, is_busy, saying
 
 __all__ = ["BATCH_S", "FULL_BYTES", "Writer"]
 
@@ -452,7 +452,6 @@ class Writer:
 
 def _identity(file: Path) -> tuple[int, int] | None:
     try:
-        found = file.stat()
+        return identity_of(file)
     except OSError:
         return None
-    return found.st_dev, found.st_ino

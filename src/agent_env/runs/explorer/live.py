@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from agent_env.errors import RunIndexError
 from agent_env.runs._reading import dead_json
-from agent_env.runs._schema import connect_reader
+from agent_env.runs._schema import connect_reader, identity_of
 from agent_env.runs.explorer.watched import Subject, stamp_of, subject_of
 
 __all__ = ["Live"]
@@ -40,7 +40,7 @@ _PAGE_CHARS = 4_000
 class _Version(NamedTuple):
     """What of the index was looked at."""
 
-    inode: tuple[int, int]
+    identity: tuple[int, int]
     data: int
     """SQLite's own count, for one connection."""
     dead: str
@@ -146,12 +146,11 @@ class Live:
             self._stamps = dict.fromkeys(self._watched, _UNREADABLE)
 
     def _bring_up_to_date(self) -> None:
-        stat = self._file.stat()
-        inode = (stat.st_dev, stat.st_ino)
-        if self._version is not None and self._version.inode != inode:
+        identity = identity_of(self._file)
+        if self._version is not None and self._version.identity != identity:
             self._close()
         conn = self._conn = self._conn or connect_reader(self._file)
-        version = _Version(inode, conn.execute("PRAGMA data_version").fetchone()[0], dead_json(conn))
+        version = _Version(identity, conn.execute("PRAGMA data_version").fetchone()[0], dead_json(conn))
         if version != self._version:
             self._stamps.clear()
             self._version = version

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TypeVar, cast
 
-from agent_env.runs._schema import connect_reader, saying
+from agent_env.runs._schema import connect_reader, identity_of, saying
 
 __all__ = ["Memory"]
 
@@ -62,10 +62,8 @@ class Memory:
     def _version(self) -> _Version:
         """Changes whenever anything is written to the index by another connection, which every writer is."""
         with saying(self._file):
-            stat = self._file.stat()
-            identity = (stat.st_dev, stat.st_ino)
+            identity = identity_of(self._file)
             if self._conn is None or identity != self._identity:
-                # A folder that was removed and made anew has the same name and another file.
                 self._close()
                 self._conn = connect_reader(self._file)
                 self._identity = identity
