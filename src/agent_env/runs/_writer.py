@@ -133,6 +133,11 @@ class Writer:
         """The size of the events that wait for the disk."""
         return self._waiting_bytes
 
+    @property
+    def _key_for_words(self) -> int | None:
+        """The writer's key, where words wait to be put in under it; None where none do."""
+        return self._writer_key if self._words else None
+
     def note(self, log: RunLog, change: Callable[[RunLog], int]) -> None:
         """Change what is known of a run, and have it written.
 
@@ -217,9 +222,9 @@ class Writer:
         """
 
         def put_some_words_in(conn: sqlite3.Connection) -> bool:
-            if self._words and self._writer_key is not None:
+            if (key := self._key_for_words) is not None:
                 try:
-                    busy_retried(partial(self._words.write_some, conn, self._writer_key))
+                    busy_retried(partial(self._words.write_some, conn, key))
                 except sqlite3.Error:
                     return False  # the runs are written; why their words are not is logged when that is tried next
             return bool(self._words)
@@ -352,7 +357,7 @@ class Writer:
             until = self._due_at
             if self._carried or self._owed:
                 until = min(until, now + _RETRY_S)
-            elif self._chores or (self._words and self._writer_key is not None):
+            elif self._chores or self._key_for_words is not None:
                 if now >= self._idle_from and self._due_at - now > _CHORE_S:
                     return False
                 until = min(until, max(self._idle_from, now + _CHORE_S))
@@ -364,8 +369,8 @@ class Writer:
         rest_s = _BREATH_S
         try:
             with saying(self._file):
-                if self._words and self._writer_key is not None:
-                    self._words.write_some(self._conn, self._writer_key)
+                if (key := self._key_for_words) is not None:
+                    self._words.write_some(self._conn, key)
                 elif not self._chores[0](self._conn):
                     with self._wake:
                         self._chores.pop(0)
