@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -99,7 +99,7 @@ def make(folder: Path, steps: int) -> Made:
         long_run=write_long_run(folder, "long", events=7_000, chars=300),
         large_run=write_long_run(folder, "large", events=302, chars=650_000),
     )
-    noted.write_text(json.dumps({"steps": made.steps, "long_run": made.long_run, "large_run": made.large_run}))
+    noted.write_text(json.dumps(asdict(made)))
     return made
 
 
@@ -122,7 +122,7 @@ def pages(folder: Path, made: Made) -> dict[str, Callable[[], str]]:
         "two trainings": lambda: f"/training?name={TRAININGS[0]}&with={TRAININGS[1]}",
         "step": lambda: f"/group?name={quote(group(), safe='')}",
         "step, filtered": lambda: some.format(quote(group(), safe="")),
-        "step, by text": lambda: f"/group?name={quote(group(), safe='')}&text=balering",
+        "step, by text": lambda: f"/group?name={quote(group(), safe='')}&text=baling",
         "task over the steps": lambda: f"/task?training={chance.choice(TRAININGS)}&split=train&task={task()}",
         "search, frequent word": lambda: "/search?q=bal",
         "search, rare words": lambda: "/search?q=zuckism+zuckive",

@@ -28,22 +28,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from made_runs import LABELS, Words, play
 from rich.console import Console
 from rich.table import Table
 
 import agent_env.runs._sink as sink_module
-from agent_env.episode.sink import EpisodeSink, Event, EventKind, NullSink, RunHeader
-from agent_env.outcome import EpisodeResult, Outcome, Score
+from agent_env.episode.sink import EpisodeSink, NullSink
 from agent_env.runs import RunIndex, RunState
 
-TOOLS = [
-    {
-        "name": name,
-        "description": "Read or change one thing of the shop.",
-        "parameters": {"type": "object", "properties": {"order_id": {"type": "string"}}, "required": ["order_id"]},
-    }
-    for name in ("get_order", "get_user", "cancel_order", "exchange_items")
-]
 LATE_S = 0.1
 """What a crash may lose."""
 
@@ -147,13 +139,12 @@ def line(worker: subprocess.Popen[str]) -> str:
 
 def work(how: str, folder: str, runs: str, seed: str) -> None:
     """One process: says that it is ready, waits for the word, records, says how long it took."""
-    pool = texts(random.Random(7))
-    dice = random.Random(int(seed))
+    words, dice = Words(random.Random(7)), random.Random(int(seed))
     if how == "kill":
-        fork_writers(folder, pool)
+        fork_writers(folder, words)
         return
     if how == "alone":
-        rows = packed_rows(pool, dice, int(runs))
+        rows = packed_rows(words, dice, int(runs))
         conn = plain_database(folder)
     print("ready", flush=True)
     sys.stdin.readline()
@@ -167,7 +158,7 @@ def work(how: str, folder: str, runs: str, seed: str) -> None:
             sink_module.searchable = lambda kind, data: ""
         with RunIndex.open(folder) as index:
             for number in range(int(runs)):
-                play(index.run(f"grid/train/step-{number // 128:04}", labels=LABELS), pool, dice)
+                record(index.run(f"grid/train/step-{number // 128:04}", labels=LABELS), words, dice)
             index._writer.do(lambda _: None)
             written = time.time()
     print(
@@ -176,71 +167,17 @@ def work(how: str, folder: str, runs: str, seed: str) -> None:
     )
 
 
-LABELS = {"policy_step": 3, "model": "Qwen/Qwen3-8B", "renderer": "qwen3"}
+def record(sink: EpisodeSink, words: Words, dice: random.Random) -> None:
+    """Tell a sink of one episode."""
+    play(sink, f"task-{dice.randrange(64)}", words, dice, reward=dice.random())
 
 
-def texts(dice: random.Random) -> list[str]:
-    """Sentences of words that are as frequent as words are, with numbers that are not."""
-    words = ["".join(dice.choices("etaoinshrdlucmfwypvbgkqjxz", k=dice.randint(2, 9))) for _ in range(8000)]
-    weights = [1 / (rank + 3) for rank in range(len(words))]
-
-    def sentence() -> str:
-        text = " ".join(dice.choices(words, weights, k=32))
-        return f"{text[:175].capitalize()} #W{dice.randrange(10**7)} {dice.random() * 100:.2f}"
-
-    return [sentence() for _ in range(3000)]
-
-
-def play(sink: EpisodeSink, pool: Sequence[str], dice: random.Random) -> None:
-    """Tell a sink of one whole episode."""
-    text = dice.choice
-
-    def tell(kind: EventKind, data: dict[str, Any], step: str = "prompt") -> None:
-        sink.event(Event(kind, time.time(), step, 0 if step == "prompt" else None, data))
-
-    header = RunHeader(
-        task_id=f"task-{dice.randrange(64)}",
-        bundle_name="retail",
-        bundle_version="1.0.0",
-        params={"order": "#W1234567"},
-        tags=("short",),
-        bundle_root="/bundles/retail",
-    )
-    sink.opened(header)
-    tell(EventKind.STEP_STARTED, {"kind": "prompt"})
-    start = {"agent": "agent", "kind": "played", "system_prompt": pool[0], "prompt": text(pool), "tools": TOOLS}
-    tell(EventKind.TURN_STARTED, start)
-    for number in range(5):
-        call_id, tool, order = f"call-{number}", TOOLS[number % 4]["name"], f"#W{dice.randrange(10**7)}"
-        raw = json.dumps({"order_id": order})
-        calls = [{"id": call_id, "name": tool, "arguments": raw}]
-        counts = {"prompt_tokens": 900 + 100 * number, "sampled_tokens": 50}
-        message = {"role": "assistant", "content": text(pool), "tool_calls": calls}
-        tell(EventKind.MESSAGE, {"message": message, "index": 2 * number, **counts})
-        tell(EventKind.CALL, {"call_id": call_id, "tool": tool, "arguments": {"order_id": order}, "raw": raw})
-        answer = {"call_id": call_id, "tool": tool, "text": text(pool), "is_error": number == 4, "ends_turn": False}
-        tell(EventKind.ANSWER, {**answer, "duration_s": 0.01})
-        message = {"role": "assistant", "content": text(pool)}
-        tell(EventKind.MESSAGE, {"message": message, "index": 2 * number + 1, **counts})
-    tell(EventKind.TURN_ENDED, {"reply": "Done."})
-    tell(EventKind.STEP_ENDED, {"duration_s": 1.0})
-    tell(EventKind.STEP_STARTED, {"kind": "verify"}, "check")
-    tell(EventKind.SCORE, {"value": 0.5, "explanation": text(pool), "metrics": {}}, "check")
-    tell(EventKind.STEP_ENDED, {"duration_s": 0.1}, "check")
-    scores = {"check": Score(step="check", value=0.5)}
-    sink.ended(EpisodeResult(outcome=Outcome.COMPLETED, run_id=sink.run_id, scores=scores))
-    if not isinstance(sink, NullSink):
-        sink.set_reward(dice.random())  # type: ignore[attr-defined]
-
-
-def packed_rows(
-    pool: Sequence[str], dice: random.Random, runs: int
-) -> list[tuple[tuple[Any, ...], list[tuple[Any, ...]]]]:
+def packed_rows(words: Words, dice: random.Random, runs: int) -> list[tuple[tuple[Any, ...], list[tuple[Any, ...]]]]:
     """The rows that some recorded runs have, to insert again: as many as `runs`, 500 different ones."""
     with tempfile.TemporaryDirectory() as folder:
         with RunIndex.open(folder) as index:
             for _ in range(500):
-                play(index.run("g", labels=LABELS), pool, dice)
+                record(index.run("g", labels=LABELS), words, dice)
         with closing(sqlite3.connect(Path(folder) / "index.sqlite3")) as conn:
             found = [
                 (
@@ -275,7 +212,7 @@ def insert_plainly(conn: sqlite3.Connection, rows: Sequence[tuple[tuple[Any, ...
 
 async def loop_lag(*, is_recorded: bool) -> list[float]:
     """How late sleeps end on a loop that plays, in seconds."""
-    pool, dice = texts(random.Random(7)), random.Random(1)
+    words, dice = Words(random.Random(7)), random.Random(1)
     lags: list[float] = []
 
     async def watch() -> None:
@@ -289,30 +226,30 @@ async def loop_lag(*, is_recorded: bool) -> list[float]:
             watching = tasks.create_task(watch())
             start = time.perf_counter()
             for number in range(1500):
-                play(index.run("g", labels=LABELS) if is_recorded else NullSink(), pool, dice)
+                record(index.run("g", labels=LABELS) if is_recorded else NullSink(), words, dice)
                 await asyncio.sleep(max(0.0, start + number / 300 - time.perf_counter()))
             watching.cancel()
         return lags
 
 
-def record_until_killed(folder: str, pool: Sequence[str], dice: random.Random) -> None:
+def record_until_killed(folder: str, words: Words, dice: random.Random) -> None:
     """Play, and say when each run had ended."""
     index = RunIndex.open(folder)
     while True:
         sink = index.run("grid/train/step-0001", labels=LABELS)
-        play(sink, pool, dice)
+        record(sink, words, dice)
         os.write(1, f"{sink.run_id} {time.time()}\n".encode())
         if index._writer.waiting_bytes > 1 << 20:
             time.sleep(0.01)
 
 
-def fork_writers(folder: str, pool: Sequence[str]) -> None:
+def fork_writers(folder: str, words: Words) -> None:
     """For each line that comes in, a writer, until somebody kills it."""
     for number, _ in enumerate(sys.stdin):
         pid = os.fork()
         if pid == 0:
             os.write(1, f"{os.getpid()}\n".encode())
-            record_until_killed(folder, pool, random.Random(number))
+            record_until_killed(folder, words, random.Random(number))
         os.waitpid(pid, 0)
         os.write(1, b"dead\n")
 
