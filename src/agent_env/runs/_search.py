@@ -89,18 +89,26 @@ def runs_with(conn: sqlite3.Connection, text: str, *, group: str, limit_s: float
     found: dict[str, None] = {}
     is_all = True
     with closing(_EventFinder(text)) as finder:
-        span = _span(conn, group, None)
-        rows = conn.execute(
-            "SELECT c.key, r.run_id FROM words w CROSS JOIN chunks c ON c.key = w.rowid CROSS JOIN runs r ON r.key = c.run_key"
-            " WHERE words MATCH ? AND w.rowid >= ? AND w.rowid < ?"
-            " AND r.group_key = (SELECT key FROM groups WHERE name = ?) ORDER BY w.rowid DESC",
-            (finder.coarse, span.first, span.last, group),
+        # An index has which chunks the runs have: the chunks themselves may lie anywhere on the disk.
+        run_ids: dict[int, str] = dict(
+            conn.execute(
+                "SELECT c.key, r.run_id FROM runs r CROSS JOIN chunks c ON c.run_key = r.key"
+                " WHERE r.group_key = (SELECT key FROM groups WHERE name = ?)",
+                (group,),
+            ).fetchall()
         )
-        for key, run_id in rows:
+        rows = conn.execute(
+            "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? AND rowid <= ? ORDER BY rowid DESC",
+            (finder.coarse, min(run_ids, default=1), max(run_ids, default=0)),
+        )
+        for (key,) in rows:
             if time.monotonic() > until:
                 is_all = False
                 break
-            if run_id not in found and (finder.is_one_word or _has(conn, finder, key)):
+            run_id = run_ids.get(key)
+            if run_id is None or run_id in found:
+                continue
+            if finder.is_one_word or _has(conn, finder, key):
                 found[run_id] = None
     return RunsWith(run_ids=tuple(found), is_all=is_all, waiting=_waiting(conn))
 
