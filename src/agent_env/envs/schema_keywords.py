@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
+from operator import ge, gt, le, lt
 from typing import Any, Protocol, cast
 
 __all__ = ["KEYWORDS", "Check", "Misfit", "Place"]
@@ -84,19 +85,32 @@ _IS_OF_TYPE: Mapping[str, Callable[[Any], bool]] = {
 _Look = Callable[[Check, Any, Any, Mapping[str, Any], Place], Iterator[Misfit]]
 
 
-def _that(keyword: str, kind: Callable[[Any], bool], holds: Callable[[Any, Any], bool]) -> _Look:
-    """A keyword that says one thing of values of one kind."""
+_Holds = Callable[[Any, Any], bool]
+"""Whether a value, or its size, is within what the keyword says."""
+
+
+def _size(keyword: str, kind: str, holds: _Holds) -> _Look:
+    """A bound of the length of values of one type."""
+    is_of_type = _IS_OF_TYPE[kind]
 
     def look(_: Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-        if kind(value) and not holds(value, said):
+        if is_of_type(value) and not holds(len(value), said):
             yield Misfit(keyword=keyword, said=said, value=value, place=place, schema=schema)
 
     return look
 
 
-def _bound(
-    keyword: str, exclusive: str, holds: Callable[[Any, Any], bool], strictly: Callable[[Any, Any], bool]
-) -> _Look:
+def _exclusive(keyword: str, holds: _Holds) -> _Look:
+    """An exclusive bound of numbers; in draft 4 it is a flag, which is read with the bound that it is beside."""
+
+    def look(_: Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
+        if _is_number(value) and not isinstance(said, bool) and not holds(value, said):
+            yield Misfit(keyword=keyword, said=said, value=value, place=place, schema=schema)
+
+    return look
+
+
+def _bound(keyword: str, exclusive: str, holds: _Holds, strictly: _Holds) -> _Look:
     """A bound of numbers; in draft 4, a flag beside it says that it is exclusive."""
 
     def look(_: Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
@@ -288,18 +302,6 @@ def _if(check: Check, said: Any, value: Any, schema: Mapping[str, Any], place: P
         yield from check.misfits(schema.get("then" if holds else "else", True), value, place)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 def _multiple_of(check: Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
     if _is_number(value):
         check.spend(100)
@@ -307,39 +309,31 @@ def _multiple_of(check: Check, said: Any, value: Any, schema: Mapping[str, Any],
             yield Misfit(keyword="multipleOf", said=said, value=value, place=place, schema=schema)
 
 
-def _below(keyword: str) -> _Look:
-    return _that(keyword, _is_number, lambda value, said: isinstance(said, bool) or value < said)
-
-
-def _above(keyword: str) -> _Look:
-    return _that(keyword, _is_number, lambda value, said: isinstance(said, bool) or value > said)
-
-
 KEYWORDS: Mapping[str, _Look] = {
     "type": _type,
     "enum": _enum,
     "const": _const,
-    "minimum": _bound("minimum", "exclusiveMinimum", lambda v, said: v >= said, lambda v, said: v > said),
-    "maximum": _bound("maximum", "exclusiveMaximum", lambda v, said: v <= said, lambda v, said: v < said),
-    "exclusiveMinimum": _above("exclusiveMinimum"),
-    "exclusiveMaximum": _below("exclusiveMaximum"),
+    "minimum": _bound("minimum", "exclusiveMinimum", ge, gt),
+    "maximum": _bound("maximum", "exclusiveMaximum", le, lt),
+    "exclusiveMinimum": _exclusive("exclusiveMinimum", gt),
+    "exclusiveMaximum": _exclusive("exclusiveMaximum", lt),
     "multipleOf": _multiple_of,
-    "minLength": _that("minLength", _is_text, lambda value, said: len(value) >= said),
-    "maxLength": _that("maxLength", _is_text, lambda value, said: len(value) <= said),
+    "minLength": _size("minLength", "string", ge),
+    "maxLength": _size("maxLength", "string", le),
     "pattern": _pattern,
     "items": _items,
     "prefixItems": _prefix_items,
     "contains": _contains,
     "uniqueItems": _unique_items,
-    "minItems": _that("minItems", _is_list, lambda value, said: len(value) >= said),
-    "maxItems": _that("maxItems", _is_list, lambda value, said: len(value) <= said),
+    "minItems": _size("minItems", "array", ge),
+    "maxItems": _size("maxItems", "array", le),
     "properties": _properties,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional,
     "propertyNames": _property_names,
     "required": _required,
-    "minProperties": _that("minProperties", _is_object, lambda value, said: len(value) >= said),
-    "maxProperties": _that("maxProperties", _is_object, lambda value, said: len(value) <= said),
+    "minProperties": _size("minProperties", "object", ge),
+    "maxProperties": _size("maxProperties", "object", le),
     "dependencies": _dependencies,
     "dependentRequired": _dependencies,
     "dependentSchemas": _dependencies,
