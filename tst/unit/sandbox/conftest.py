@@ -152,5 +152,23 @@ def ordinary_user(place: Path) -> OrdinaryUser:
     return OrdinaryUser(argv, environment, home)
 
 
+@pytest.fixture
+def play_as_ordinary_user(ordinary_user: OrdinaryUser, request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Plays the tests of this one's file again, by a user that is not root."""
+    if os.geteuid() != 0:
+        pytest.skip("this is an ordinary user")
+    command = [*ordinary_user.argv, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(request.config.inipath)]
+    command += ["--basetemp", str(ordinary_user.home / "tmp"), str(request.path)]
+
+    def play() -> None:
+        done = subprocess.run(
+            command, cwd=ordinary_user.home, env=ordinary_user.environment, capture_output=True, text=True, timeout=230, check=False
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+        assert " passed" in done.stdout
+
+    return play
+
+
 def _is_open(path: Path) -> bool:
     return path.exists() and all(folder.stat().st_mode & 0o005 == 0o005 for folder in (path, *path.parents))

@@ -6,11 +6,9 @@ import os
 import shutil
 import socket
 import stat
-import subprocess
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import pytest
@@ -18,13 +16,6 @@ import pytest
 from agent_env.sandbox import Sandbox, SandboxUnavailableError
 
 OpenBox = Callable[..., AbstractAsyncContextManager[Sandbox]]
-
-
-class OrdinaryUser(Protocol):
-    argv: list[str]
-    environment: dict[str, str]
-    home: Path
-
 
 SLEEP = "sleep {} & until grep -q sleep /proc/$!/comm; do :; done"
 """Leaves a process in the background that is a `sleep` by the time this ends."""
@@ -319,16 +310,6 @@ async def test_sandboxes_that_root_starts_are_different_users(open_jail: OpenBox
 
 
 @pytest.mark.timeout(240)
-def test_all_this_holds_for_an_ordinary_user(
-    open_jail: OpenBox, ordinary_user: OrdinaryUser, request: pytest.FixtureRequest
-) -> None:
+def test_all_this_holds_for_an_ordinary_user(open_jail: OpenBox, play_as_ordinary_user: Callable[[], None]) -> None:
     """The same tests, played by a user that is not root."""
-    if os.geteuid() != 0:
-        pytest.skip("this is an ordinary user")
-    command = [*ordinary_user.argv, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(request.config.inipath)]
-    command += ["--basetemp", str(ordinary_user.home / "tmp"), __file__]
-    done = subprocess.run(
-        command, cwd=ordinary_user.home, env=ordinary_user.environment, capture_output=True, text=True, timeout=230, check=False
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    play_as_ordinary_user()
