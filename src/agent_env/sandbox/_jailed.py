@@ -16,8 +16,8 @@ from agent_env.sandbox._channel import Channel
 from agent_env.sandbox._jail import VERIFIERS_DIR
 from agent_env.sandbox._supervised import SupervisedSandbox, Workplace
 from agent_env.sandbox._verifier_files import AS_AGENT, VerifierFiles
-from agent_env.sandbox.contract import AS_AGENT_VARIABLE, FILES_VARIABLE, PlacedFile, VerifierSide
-from agent_env.sandbox.verifier_side import remove_inside
+from agent_env.sandbox.contract import PlacedFile, VerifierSide
+from agent_env.sandbox.verifier_side import remove_inside, side_of
 
 __all__ = ["JailedSandbox"]
 
@@ -64,17 +64,13 @@ class JailedSandbox(SupervisedSandbox):
 
     async def _side(self, name: str) -> VerifierSide:
         placed, own = VERIFIERS_DIR / "files", VERIFIERS_DIR / name
-        made = await self._verifiers.run(["mkdir", "-p", "--", str(own / "tmp"), str(own / "out")])
-        if not made.is_ok:
-            said = made.stderr.decode("utf-8", "replace").strip()
-            raise OSError(f"there is no room for a verifier in the sandbox: {said}")
-        environment = {
-            FILES_VARIABLE: str(placed / name),
-            AS_AGENT_VARIABLE: str(placed / AS_AGENT),
-            "TMPDIR": str(own / "tmp"),
-        }
-        return VerifierSide(
-            sandbox=self._verifiers, files=placed / name, own=own / "out", is_apart=True, environment=environment
+        return await side_of(
+            self._verifiers,
+            files=placed / name,
+            own=own / "out",
+            temporary=own / "tmp",
+            is_apart=True,
+            as_agent=placed / AS_AGENT,
         )
 
     async def _end(self, name: str) -> None:

@@ -26,7 +26,8 @@ from agent_env.sandbox._inside.wire import pack_fields
 from agent_env.sandbox._launch import Launch, open_channels, turn_to_start
 from agent_env.sandbox._place import base_token, is_alive, sandbox_folder
 from agent_env.sandbox._supervised import SupervisedSandbox, Workplace
-from agent_env.sandbox.contract import AS_AGENT_VARIABLE, FILES_VARIABLE, PlacedFile, Sandbox, VerifierSide
+from agent_env.sandbox.contract import PlacedFile, Sandbox, VerifierSide
+from agent_env.sandbox.verifier_side import side_in
 
 __all__ = ["check_docker", "open_docker", "remove_dead_containers"]
 
@@ -202,20 +203,7 @@ class _AgentsContainer(Container):
             await container.prepare()
         except SandboxUnavailableError as exc:
             raise OSError(EIO, str(exc), str(place)) from exc
-        for file in files:
-            await container.write_file(place / "files" / file.path, file.content, executable=file.is_executable)
-        folders = [str(place / name) for name in ("files", "own", "tmp")]
-        made = await container.run(["mkdir", "-p", "--", *folders])
-        if not made.is_ok:
-            raise OSError(EIO, made.stderr.decode("utf-8", "replace").strip(), str(place))
-        environment = {
-            FILES_VARIABLE: str(place / "files"),
-            AS_AGENT_VARIABLE: "",
-            "TMPDIR": str(place / "tmp"),
-        }
-        return VerifierSide(
-            sandbox=container, files=place / "files", own=place / "own", is_apart=True, environment=environment
-        )
+        return await side_in(container, place, files, is_apart=True)
 
     async def _must(self, *arguments: str) -> None:
         done = await self.engine.do(*arguments)

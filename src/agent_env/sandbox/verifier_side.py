@@ -21,7 +21,7 @@ from agent_env.sandbox.contract import (
     VerifierSide,
 )
 
-__all__ = ["open_verifier_side", "placed_files", "remove_inside"]
+__all__ = ["open_verifier_side", "placed_files", "remove_inside", "side_in", "side_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,21 +50,61 @@ async def open_verifier_side(sandbox: Sandbox, files: Sequence[PlacedFile] = ())
             return
         place = sandbox.private_dir / f"verifier-{token_hex(8)}"
         stack.push_async_callback(remove_inside, sandbox, place)
-        await _write(sandbox, place / "files", files)
-        made = await sandbox.run(["mkdir", "-p", "--", *(str(place / name) for name in ("files", "own", "tmp"))])
-        if not made.is_ok:
-            raise OSError(f"there is no room for a verifier in the sandbox: {_said(made)}")
-        yield VerifierSide(
-            sandbox=sandbox,
-            files=place / "files",
-            own=place / "own",
-            is_apart=False,
-            environment={
-                FILES_VARIABLE: str(place / "files"),
-                AS_AGENT_VARIABLE: "",
-                "TMPDIR": str(place / "tmp"),
-            },
-        )
+        yield await side_in(sandbox, place, files, is_apart=False)
+
+
+async def side_in(
+    sandbox: Sandbox, place: PurePosixPath, files: Sequence[PlacedFile], *, is_apart: bool
+) -> VerifierSide:
+    """Make a verifier's side in one folder, with its files.
+
+    Args:
+        sandbox: Runs the commands.
+        place: The folder; nobody has made it yet.
+        files: What is put there.
+        is_apart: Whether the agent can get at nothing of it.
+
+    Raises:
+        OSError: When a file cannot be put there, or a folder not be made.
+        UsageError: When it is none that can be.
+        SandboxLostError: When the sandbox is gone.
+    """
+    await _write(sandbox, place / "files", files)
+    return await side_of(sandbox, files=place / "files", own=place / "own", temporary=place / "tmp", is_apart=is_apart)
+
+
+async def side_of(
+    sandbox: Sandbox,
+    *,
+    files: PurePosixPath,
+    own: PurePosixPath,
+    temporary: PurePosixPath,
+    is_apart: bool,
+    as_agent: PurePosixPath | None = None,
+) -> VerifierSide:
+    """Make a verifier's side of these folders; those that are not there are made.
+
+    Args:
+        sandbox: Runs the commands.
+        files: Has the bundle's files.
+        own: Is for what the verifier writes.
+        temporary: Is for what any program of its may leave.
+        is_apart: Whether the agent can get at nothing of it.
+        as_agent: The program that runs another where the agent worked; None where there is none.
+
+    Raises:
+        OSError: When a folder cannot be made.
+        SandboxLostError: When the sandbox is gone.
+    """
+    made = await sandbox.run(["mkdir", "-p", "--", str(files), str(own), str(temporary)])
+    if not made.is_ok:
+        raise OSError(f"there is no room for a verifier in the sandbox: {_said(made)}")
+    environment = {
+        FILES_VARIABLE: str(files),
+        AS_AGENT_VARIABLE: "" if as_agent is None else str(as_agent),
+        "TMPDIR": str(temporary),
+    }
+    return VerifierSide(sandbox=sandbox, files=files, own=own, is_apart=is_apart, environment=environment)
 
 
 @asynccontextmanager
