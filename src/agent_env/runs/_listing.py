@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_env.errors import UsageError
-from agent_env.runs._reading import Reader, dead_json, runs_by_key
+from agent_env.runs._reading import Reader, dead_json, runs_by_key, stands
 from agent_env.runs._where import Condition, keys_where
 from agent_env.runs.record import RunOrder, RunPage, RunState, RunSummary
 
@@ -45,15 +45,8 @@ def read_page(
     where = ["g.name = :group"]
     dead = dead_json(conn)
     values: dict[str, Any] = {"group": group, "dead": dead, "limit": limit + 1}
-    if state is RunState.RUNNING:
-        where.append("r.state = 'running' AND r.writer_key NOT IN (SELECT value FROM json_each(:dead))")
-    elif state is RunState.INTERRUPTED and dead != "[]":
-        where.append(
-            "(r.state = 'interrupted' OR r.state = 'running' AND r.writer_key IN (SELECT value FROM json_each(:dead)))"
-        )
-    elif state is not None:
-        where.append("r.state = :state")
-        values["state"] = state
+    if state is not None:
+        where.append(stands(state, dead))
     if task_id is not None:
         where.append("r.task_id = :task")
         values["task"] = task_id

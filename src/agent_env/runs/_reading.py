@@ -32,15 +32,16 @@ from agent_env.runs.record import (
 
 __all__ = [
     "EXTREMES",
-    "STATE_NOW",
     "Reader",
     "around_damage",
     "chunks_from",
     "dead_json",
+    "ended_now",
     "event_of",
     "events_of",
     "head_of",
     "is_corrupt",
+    "lost_by_group",
     "moments",
     "read_groups",
     "read_record",
@@ -49,6 +50,9 @@ __all__ = [
     "record_of",
     "runs_by_key",
     "sampled_of",
+    "stands",
+    "state_now",
+    "states_now",
     "summary_of",
 ]
 
@@ -57,17 +61,42 @@ _PAGE_BYTES = 4 << 20
 
 T = TypeVar("T")
 
-STATE_NOW = (
-    "CASE WHEN r.state = 'running' AND r.writer_key IN (SELECT value FROM json_each(:dead))"
-    " THEN 'interrupted' ELSE r.state END"
-)
-"""How a run stands, of `runs r`: one whose process died is interrupted. `:dead` is what `dead_json` says."""
+_DEAD = "SELECT value FROM json_each(:dead)"
+_NO_DEAD = "[]"
+"""What `dead_json` says where every writer lives."""
+
+
+def _is_lost(dead: str = _DEAD) -> str:
+    """Whether a run, of `runs r`, was under way in a process that died: it is interrupted, though the file does not say so."""
+    return f"r.state = 'running' AND r.writer_key IN ({dead})"
+
+
+def state_now(dead: str = _DEAD) -> str:
+    """How a run stands, of `runs r`. `dead` has the writers that died, as SQL; `:dead` is what `dead_json` says."""
+    return f"CASE WHEN {_is_lost(dead)} THEN 'interrupted' ELSE r.state END"
+
+
+def ended_now(dead: str = _DEAD) -> str:
+    """When a run ended, of `runs r`: an interrupted one when it last wrote. `dead` is as in `state_now`."""
+    return f"CASE WHEN {_is_lost(dead)} THEN r.last_at_s ELSE r.ended_at_s END"
+
+
+def stands(state: RunState, dead: str) -> str:
+    """Whether a run, of `runs r`, stands like this. `dead` is what `dead_json` says, and the value of `:dead`."""
+    if dead != _NO_DEAD:
+        if state is RunState.RUNNING:
+            return f"r.state = 'running' AND NOT ({_is_lost()})"
+        if state is RunState.INTERRUPTED:
+            return f"(r.state = 'interrupted' OR {_is_lost()})"
+    return f"r.state = '{state}'"  # a stretch of an index, in order
+
+
 _RUN = f"""
 SELECT r.key, r.run_id, g.name AS group_name, r.task_id, r.rollout, r.attempt, r.labels, r.bundle_name, r.bundle_version,
-    {STATE_NOW} AS state,
+    {state_now()} AS state,
     r.cut, r.failure_kind, r.failure_step, r.failure_message, r.scores, r.reward,
     r.events, r.messages, r.calls, r.call_errors, r.turns, r.tools, r.times, r.prompt_tokens, r.sampled_tokens,
-    r.opened_at_s, r.ended_at_s, r.last_at_s
+    r.opened_at_s, {ended_now()} AS ended_at_s, r.last_at_s
 FROM runs r JOIN groups g ON g.key = r.group_key
 """
 
@@ -157,16 +186,7 @@ def read_groups(
         bounds,
     ):
         tallies.setdefault(key, {}).setdefault(what, {})[kind] = n
-    dead = dead_json(conn)
-    lost: dict[int, int] = dict(
-        conn.execute(
-            "SELECT group_key, count(*) FROM runs WHERE state = 'running'"
-            " AND writer_key IN (SELECT value FROM json_each(?)) GROUP BY group_key",
-            (dead,),
-        ).fetchall()
-        if dead != "[]"
-        else []
-    )
+    lost = lost_by_group(conn)
     groups = [_group(row, tallies.get(row["key"], {}), lost.get(row["key"], 0)) for row in rows]
     if names is not None:
         places = {name: place for place, name in enumerate(names)}
@@ -307,6 +327,27 @@ def dead_json(conn: sqlite3.Connection) -> str:
     return json.dumps(dead_writers(conn))
 
 
+def lost_by_group(conn: sqlite3.Connection, *, training: str | None = None) -> dict[int, int]:
+    """How many runs were under way in processes that died, by their group's key: of one training run, or of all."""
+    dead = dead_json(conn)
+    if dead == _NO_DEAD:
+        return {}
+    among = "true" if training is None else "r.group_key IN (SELECT key FROM groups WHERE training = :training)"
+    rows = conn.execute(
+        f"SELECT r.group_key, count(*) FROM runs r WHERE {_is_lost()} AND {among} GROUP BY r.group_key",
+        {"dead": dead, "training": training},
+    )
+    return dict(rows.fetchall())
+
+
+def states_now(written: Mapping[str, int], lost: int) -> dict[RunState, int]:
+    """How many runs stand how, every state there, where of those that are written as under way so many are lost."""
+    states = {state: written.get(state, 0) for state in RunState}
+    states[RunState.RUNNING] -= lost
+    states[RunState.INTERRUPTED] += lost
+    return states
+
+
 def summary_of(row: sqlite3.Row) -> RunSummary:
     """A row of `_RUN` as a value.
 
@@ -350,7 +391,7 @@ def _summary_of(row: sqlite3.Row) -> RunSummary:
         prompt_tokens=row["prompt_tokens"],
         sampled_tokens=row["sampled_tokens"],
         opened_at_s=row["opened_at_s"],
-        ended_at_s=row["last_at_s"] if row["state"] == "interrupted" else row["ended_at_s"],
+        ended_at_s=row["ended_at_s"],
         last_at_s=row["last_at_s"],
     )
 
@@ -416,10 +457,7 @@ def event_of(seq: int, line: bytes) -> RunEvent:
 
 
 def _group(row: sqlite3.Row, tallies: Mapping[str, Mapping[str, int]], lost: int) -> GroupSummary:
-    found = tallies.get("state", {})
-    states = {state: found.get(state, 0) for state in RunState}
-    states[RunState.RUNNING] -= lost
-    states[RunState.INTERRUPTED] += lost
+    states = states_now(tallies.get("state", {}), lost)
     mean, se = moments(row["scored"], row["shift"], row["total"], row["squares"])
     return GroupSummary(
         name=row["name"],

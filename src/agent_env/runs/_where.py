@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_env.errors import UsageError
 from agent_env.runs._batch import dead_writers
-from agent_env.runs._reading import around_damage, is_corrupt
+from agent_env.runs._reading import around_damage, ended_now, is_corrupt, state_now
 from agent_env.runs._schema import GROUPS_BELOW, bounds_below
 from agent_env.runs.record import RunOrder
 
@@ -32,7 +32,7 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "task": "r.task_id",
         "attempt": "r.attempt",
         "rollout": "r.rollout",
-        "state": "CASE WHEN r.state = 'running' AND r.writer_key IN ({dead}) THEN 'interrupted' ELSE r.state END",
+        "state": state_now("{dead}"),
         "cut": "r.cut",
         "failure": "r.failure_kind",
         "failure_step": "r.failure_step",
@@ -56,9 +56,9 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "sampled_tokens": "r.sampled_tokens",
         "seconds": "max(0.0, coalesce(r.ended_at_s, r.last_at_s) - r.opened_at_s)",
         "opened_at": "datetime(r.opened_at_s, 'unixepoch')",
-        "ended_at": "datetime(r.ended_at_s, 'unixepoch')",
+        "ended_at": f"datetime({ended_now('{dead}')}, 'unixepoch')",
         "opened_at_s": "r.opened_at_s",
-        "ended_at_s": "r.ended_at_s",
+        "ended_at_s": ended_now("{dead}"),
     }
 )
 """What an expression may name, and what that is."""

@@ -141,8 +141,10 @@ def test_a_run_whose_process_died_is_interrupted_in_a_condition(filled: RunIndex
         conn.execute("UPDATE writers SET started = '1'")
     conn.close()
     with RunIndex.open(filled.folder, read_only=True) as index:
-        assert [run.state for run in index.select("state = 'interrupted'").runs] == [RunState.INTERRUPTED]
+        (run,) = index.select("state = 'interrupted'").runs
+        assert run.state is RunState.INTERRUPTED
         assert index.select("state = 'running'").runs == ()
+        assert index.count(f"ended_at_s = {run.ended_at_s!r} AND ended_at IS NOT NULL AND state = 'interrupted'") == 1
 
 
 def test_deleting_takes_what_the_condition_says_and_their_groups(filled: RunIndex) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from agent_env.runs._reading import stands
 from agent_env.runs.explorer.address import text_of
 from agent_env.runs.record import RunState
 
@@ -121,8 +122,10 @@ def where_of(group_key: int, asked: GroupFilter, *, dead: str, tools: Sequence[s
         tools: The names of the tools that `asked.tool` means.
         found: The ids of the runs that have `asked.text`.
     """
-    sql = ["r.group_key = :group", *_outcome(asked.outcome)]
-    values: dict[str, Any] = {"group": group_key, "dead": dead, "outcome": asked.outcome}
+    sql = ["r.group_key = :group"]
+    values: dict[str, Any] = {"group": group_key, "dead": dead}
+    if asked.outcome is not None:
+        sql.append(stands(asked.outcome, dead))
     for name in ("cut", "failure", "task"):
         if wanted := getattr(asked, name):
             sql.append(f"r.{_COLUMNS[name]} = :{name}")
@@ -143,19 +146,6 @@ def where_of(group_key: int, asked: GroupFilter, *, dead: str, tools: Sequence[s
         sql.append("r.run_id IN (SELECT value FROM json_each(:found))")
         values["found"] = json.dumps(list(found))
     return Where(sql=" AND ".join(sql), values=values)
-
-
-def _outcome(outcome: RunState | None) -> list[str]:
-    is_dead = "r.writer_key IN (SELECT value FROM json_each(:dead))"
-    match outcome:
-        case None:
-            return []
-        case RunState.RUNNING:
-            return [f"r.state = 'running' AND NOT {is_dead}"]
-        case RunState.INTERRUPTED:
-            return [f"(r.state = 'interrupted' OR r.state = 'running' AND {is_dead})"]
-        case _:
-            return ["r.state = :outcome"]
 
 
 _COLUMNS = {"cut": "cut", "failure": "failure_kind", "task": "task_id"}

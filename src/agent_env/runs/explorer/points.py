@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_env.errors import UsageError
-from agent_env.runs._reading import EXTREMES, dead_json, moments
+from agent_env.runs._reading import EXTREMES, lost_by_group, moments, states_now
 from agent_env.runs.record import RunState
 
 __all__ = ["StepPoint", "Steps", "by_split", "read_steps", "states_of"]
@@ -119,22 +119,10 @@ def read_steps(conn: sqlite3.Connection, training: str) -> Steps:
 
 def states_of(conn: sqlite3.Connection, training: str) -> dict[RunState, int]:
     """How many runs of a training run stand how; every state is there."""
-    states = dict.fromkeys(RunState, 0)
-    for kind, n in conn.execute(
+    written = conn.execute(
         f"SELECT kind, sum(n) FROM tallies WHERE what = 'state' AND {_MINE} GROUP BY kind", (training,)
-    ):
-        states[RunState(kind)] = n
-    dead = dead_json(conn)
-    if dead != "[]":
-        # What was under way in a process that died counts as what it is: interrupted.
-        lost = conn.execute(
-            "SELECT count(*) FROM runs WHERE state = 'running' AND writer_key IN (SELECT value FROM json_each(?))"
-            f" AND {_MINE}",
-            (dead, training),
-        ).fetchone()[0]
-        states[RunState.RUNNING] -= lost
-        states[RunState.INTERRUPTED] += lost
-    return states
+    )
+    return states_now(dict(written.fetchall()), sum(lost_by_group(conn, training=training).values()))
 
 
 def by_split(points: Iterable[StepPoint]) -> dict[str, list[StepPoint]]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from agent_env.runs._reading import STATE_NOW
+from agent_env.runs._reading import state_now
 from agent_env.runs.record import RunState
 
 __all__ = ["ROLLOUT_COLUMNS", "Rollout", "rollout_of"]
 
 ROLLOUT_COLUMNS = f"""
 r.run_id, r.rollout, r.attempt,
-{STATE_NOW} AS state, r.reward, r.cut, r.failure_kind, r.failure_message, r.messages, r.calls, r.call_errors,
+{state_now()} AS state, r.reward, r.cut, r.failure_kind, r.failure_message, r.messages, r.calls, r.call_errors,
 max(0.0, coalesce(r.ended_at_s, r.last_at_s) - r.opened_at_s) AS seconds
 """
 """What `rollout_of` reads, of `runs r`; `:dead` is what `dead_json` says."""
