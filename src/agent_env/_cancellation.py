@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-__all__ = ["raise_if_ours", "stops_us"]
-
-
-def raise_if_ours(exc: asyncio.CancelledError) -> None:
-    """Raise a cancellation that somebody asked for; a bundle's code may raise one of its own."""
-    task = asyncio.current_task()
-    if task is None or task.cancelling():
-        raise exc
+__all__ = ["stops_us"]
 
 
 def stops_us(exc: BaseException, task: asyncio.Task[object] | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from agent_env._cancellation import raise_if_ours
+from agent_env._cancellation import stops_us
 from agent_env.bundle import Bundle, Task
 from agent_env.chat import open_chat
 from agent_env.episode import EpisodeSink, Limits, NullSink, open_episode
@@ -205,6 +205,7 @@ async def _play_one(task: Task, rollout: int, player: Player, recording: Recordi
     sink = recording.sink()
     began = time.perf_counter()
     result, failure = None, None
+    us = asyncio.current_task()
     try:
         async with open_episode(task, sink=sink, limits=recording.limits) as episode:
             result = await drive(episode, player, max_messages=max_messages)
@@ -215,11 +216,10 @@ async def _play_one(task: Task, rollout: int, player: Player, recording: Recordi
     except KeyboardInterrupt:
         # Raised out of a task it breaks the loop off where it stands, and the loop's threads keep the process for ever.
         raise click.Abort from None
-    except asyncio.CancelledError as exc:
-        raise_if_ours(exc)
-        failure = _player_raised(exc)
-    except (Exception, SystemExit, GeneratorExit) as exc:  # noqa: BLE001 - a player is a bundle's own code: counted, and the other episodes go on
-        failure = _player_raised(exc)
+    except BaseException as exc:
+        if stops_us(exc, us):
+            raise
+        failure = _player_raised(exc)  # a player is a bundle's own code: counted, and the other episodes go on
     duration_s = time.perf_counter() - began
     return recording.ended(task, sink, result, rollout=rollout, failure=failure, duration_s=duration_s)
 

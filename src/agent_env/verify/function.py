@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 from anyio import CapacityLimiter, Semaphore, to_thread
 
-from agent_env._cancellation import raise_if_ours
+from agent_env._cancellation import stops_us
 from agent_env._loop_local import LoopLocal
 from agent_env.bundle import PythonRef
 from agent_env.errors import BundleError, EnvBrokenError
@@ -157,12 +157,10 @@ async def _in_thread(function: Callable[[], object]) -> _Ended:
 
 
 async def _awaited(function: Callable[[Any], Awaitable[object]], argument: object) -> _Ended:
+    task = asyncio.current_task()
     try:
         return _Ended(value=await function(argument))
-    except asyncio.CancelledError as exc:
-        raise_if_ours(exc)
-        return _Ended(raised=exc)  # the function's own: nobody has cancelled us
-    except KeyboardInterrupt:
-        raise
-    except BaseException as exc:  # noqa: BLE001 - a bundle's own code; SystemExit would end the process
+    except BaseException as exc:
+        if stops_us(exc, task):
+            raise
         return _Ended(raised=exc)

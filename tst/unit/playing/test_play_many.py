@@ -196,6 +196,7 @@ def test_a_player_that_raises_is_counted_and_the_others_go_on(shop_dir: Path) ->
         ("SystemExit(3)", "SystemExit: 3"),
         ("GeneratorExit", "GeneratorExit"),
         ("asyncio.CancelledError", "CancelledError"),
+        ("BaseExceptionGroup('x', [GeneratorExit()])", "BaseExceptionGroup: x"),
         ("Silent", "Silent"),
         ("ValueError('x' * 10_000)", "ValueError: xxx"),
     ],
