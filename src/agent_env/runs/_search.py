@@ -16,9 +16,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from agent_env.errors import RunIndexError, UsageError
+from agent_env.runs._codec import unpack
 from agent_env.runs._reading import runs_by_key
 from agent_env.runs._schema import GROUPS_BELOW, bounds_below
-from agent_env.runs._words import TOKENIZER, as_read, as_signs, terms_of, texts_in, written
+from agent_env.runs._words import TOKENIZER, as_read, as_signs, terms_of, text_of, written
 from agent_env.runs.record import SearchHit, SearchPage
 
 __all__ = ["RunsWith", "runs_with", "search"]
@@ -145,7 +146,7 @@ class _EventFinder:
         self._conn = sqlite3.connect(":memory:", isolation_level=None)
         self._conn.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, {TOKENIZER})")
         self._conn.execute("CREATE VIRTUAL TABLE terms USING fts5vocab(words, instance)")
-        coarse: list[str] = []
+        wanted: list[str] = []
         exact: list[str] = []
         for phrase, word in _PART.findall(written(text)):
             part = phrase or word
@@ -156,43 +157,65 @@ class _EventFinder:
                 continue  # punctuation alone
             if is_beginning and not terms[-1].endswith("*"):
                 terms[-1] += "*"
-            coarse += [f'"{term.rstrip("*")}"{"*" if term.endswith("*") else ""}' for term in terms]
+            wanted += terms
             signs = as_signs(part.rstrip("*") if is_beginning else part).replace('"', " ")
             exact.append(f'"{signs}"{"*" if is_beginning else ""}')
-        if not coarse:
+        if not wanted:
             self.close()
             raise UsageError(f'there is no word in {text[:80]!r} to search for: write one, or a "phrase", or a begin*')
-        self.coarse = " AND ".join(dict.fromkeys(coarse))
+        different = dict.fromkeys(wanted)
+        self.coarse = " AND ".join(f'"{term.rstrip("*")}"{"*" if term.endswith("*") else ""}' for term in different)
         """For the search index: chunks that may have it."""
-        self.is_one_word = len(coarse) == 1
+        self.is_one_word = len(wanted) == 1
         """Whether every chunk that may have it has it."""
         self._exact = " AND ".join(exact)
+        self._in_line = [(term.rstrip("*").encode(), _in_line(term)) for term in different if term.isascii()]
 
     def close(self) -> None:
         self._conn.close()
 
-    def first_in(self, texts: Sequence[str]) -> tuple[int, str] | None:
-        """Which of some texts has it first, and an excerpt of that."""
-        self._fill(list(map(as_signs, texts)))
+    def first_in(self, body: bytes, codec: int) -> tuple[int, str] | None:
+        """Which event of a chunk has it first, and an excerpt of that.
+
+        Raises:
+            RunIndexError: When the chunk is damaged.
+        """
+        for at, line in enumerate(unpack(body, codec).split(b"\n")):
+            if self._may_be_in(line):
+                excerpt = self._excerpt(text_of(line))
+                if excerpt is not None:
+                    return at, excerpt
+        return None
+
+    def _may_be_in(self, line: bytes) -> bool:
+        """False where an event has not got it: to read it and split it into words takes many times as long."""
+        if b"\\u" in line:  # what is not ASCII is escaped, and a plain letter finds an accented one
+            return True
+        lower = line.lower()
+        return all(word in lower and found.search(lower) for word, found in self._in_line)
+
+    def _excerpt(self, text: str) -> str | None:
+        self._fill(as_signs(text))
         row = self._conn.execute(
-            f"SELECT rowid, snippet(words, 0, '', '', '…', {_EXCERPT_WORDS}) FROM words WHERE words MATCH ?"
-            " ORDER BY rowid LIMIT 1",
-            (self._exact,),
+            f"SELECT snippet(words, 0, '', '', '…', {_EXCERPT_WORDS}) FROM words WHERE words MATCH ?", (self._exact,)
         ).fetchone()
         if row is None:
             return None
-        excerpt = as_read(row[1])
-        return int(row[0]), excerpt if len(excerpt) <= _EXCERPT_CHARS else f"{excerpt[: _EXCERPT_CHARS - 1]}…"
+        excerpt = as_read(row[0])
+        return excerpt if len(excerpt) <= _EXCERPT_CHARS else f"{excerpt[: _EXCERPT_CHARS - 1]}…"
 
     def _words(self, text: str) -> list[str]:
-        self._fill([text])
-        return [row[0] for row in self._conn.execute("SELECT term FROM terms ORDER BY doc, offset")]
+        self._fill(text)
+        return [row[0] for row in self._conn.execute("SELECT term FROM terms ORDER BY offset")]
 
-    def _fill(self, texts: Sequence[str]) -> None:
-        self._conn.execute("BEGIN")
-        self._conn.execute("DELETE FROM words")
-        self._conn.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(texts))
-        self._conn.execute("COMMIT")
+    def _fill(self, text: str) -> None:
+        self._conn.execute("REPLACE INTO words (rowid, text) VALUES (1, ?)", (text,))
+
+
+def _in_line(term: str) -> re.Pattern[bytes]:
+    """What finds a word of ASCII letters and digits in a line of a chunk, whose line breaks are two signs."""
+    after = "" if term.endswith("*") else "(?![0-9a-z])"
+    return re.compile(rf"(?:(?<![0-9a-z])|(?<=\\[bfnrt])){term.rstrip('*')}{after}".encode())
 
 
 def _look(conn: sqlite3.Connection, finder: _EventFinder, span: _Span, found: _Found, until: float) -> int | None:
@@ -205,8 +228,9 @@ def _look(conn: sqlite3.Connection, finder: _EventFinder, span: _Span, found: _F
             (finder.coarse, first, last),
         )
         for (key,) in rows:
+            # Without its body, which may be large, and is not wanted of a run that was found before.
             chunk = conn.execute(
-                "SELECT c.run_key, r.group_key, r.run_id, c.first_seq, c.codec, c.body FROM chunks c"
+                "SELECT c.run_key, r.group_key, r.run_id, c.first_seq FROM chunks c"
                 " JOIN runs r ON r.key = c.run_key WHERE c.key = ?",
                 (key,),
             ).fetchone()
@@ -214,9 +238,9 @@ def _look(conn: sqlite3.Connection, finder: _EventFinder, span: _Span, found: _F
                 if time.monotonic() > until:
                     return int(key)
                 continue
-            run_key, _, run_id, first_seq, codec, body = chunk
+            run_key, _, run_id, first_seq = chunk
             try:
-                place = finder.first_in(texts_in(body, codec))
+                place = _first_in(conn, finder, key)
             except RunIndexError:
                 found.damaged[run_id] = None
                 place = None
@@ -230,10 +254,14 @@ def _look(conn: sqlite3.Connection, finder: _EventFinder, span: _Span, found: _F
     return None
 
 
-def _has(conn: sqlite3.Connection, finder: _EventFinder, key: int) -> bool:
+def _first_in(conn: sqlite3.Connection, finder: _EventFinder, key: int) -> tuple[int, str] | None:
     codec, body = conn.execute("SELECT codec, body FROM chunks WHERE key = ?", (key,)).fetchone()
+    return finder.first_in(body, codec)
+
+
+def _has(conn: sqlite3.Connection, finder: _EventFinder, key: int) -> bool:
     try:
-        return finder.first_in(texts_in(body, codec)) is not None
+        return _first_in(conn, finder, key) is not None
     except RunIndexError:
         return False  # the run's own page says what is damaged
 

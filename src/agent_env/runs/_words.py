@@ -14,11 +14,23 @@ from typing import Any, cast
 from agent_env.errors import RunIndexError
 from agent_env.runs._codec import decode, unpack
 
-__all__ = ["TEXT_CHARS", "TOKENIZER", "as_pairs", "as_read", "as_signs", "searchable", "terms_of", "texts_in"]
+__all__ = [
+    "TEXT_CHARS",
+    "TOKENIZER",
+    "as_pairs",
+    "as_read",
+    "as_signs",
+    "searchable",
+    "terms_of",
+    "text_of",
+    "texts_in",
+]
 
 TEXT_CHARS = 20_000
 """Of each text, what is searched."""
 _JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False)
+_ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\.")
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
 TOKENIZER = """tokenize="unicode61 categories 'L* N* Co So Mn Mc'" """
 """How SQLite splits a text into words: letters with their marks, numbers and pictures; case and accents make no difference."""
@@ -40,7 +52,7 @@ def searchable(kind: str, data: Mapping[str, Any]) -> str:
         case "message":
             return _message(data.get("message"))
         case "answer":
-            return _text(data.get("text"))
+            return _often_json(data.get("text"))
         case "call":
             return f"{_text(data.get('tool'))}\n{_arguments(data)}"
         case "turn_started":
@@ -48,7 +60,7 @@ def searchable(kind: str, data: Mapping[str, Any]) -> str:
         case "agent_said":
             return _message(data.get("message"))
         case "agent_called":
-            return "\n".join((_text(data.get("tool")), _arguments(data), _text(data.get("text"))))
+            return "\n".join((_text(data.get("tool")), _arguments(data), _often_json(data.get("text"))))
         case "score":
             return _text(data.get("explanation"))
         case "failure":
@@ -65,9 +77,18 @@ def texts_in(body: bytes, codec: int) -> list[str]:
     Raises:
         RunIndexError: When it is damaged.
     """
+    return list(map(text_of, unpack(body, codec).split(b"\n")))
+
+
+def text_of(line: bytes) -> str:
+    """The texts of an event, as it stands in a chunk.
+
+    Raises:
+        RunIndexError: When it is damaged.
+    """
     try:
-        events = [decode(line) for line in unpack(body, codec).split(b"\n")]
-        return [searchable(event["kind"], event["data"]) for event in events]
+        event = decode(line)
+        return searchable(event["kind"], event["data"])
     except (LookupError, TypeError, AttributeError) as exc:
         raise RunIndexError(f"a record in the run index is damaged: {exc}") from exc
 
@@ -139,11 +160,26 @@ def _message(message: object) -> str:
 def _arguments(data: Mapping[str, Any]) -> str:
     arguments = data.get("arguments")
     if arguments is None:
-        return _text(data.get("raw"))
+        return _often_json(data.get("raw"))
     try:
-        return _JSON.encode(arguments)[:TEXT_CHARS]
+        return _unescaped(_JSON.encode(arguments)[:TEXT_CHARS])
     except (TypeError, ValueError, RecursionError):
-        return _text(data.get("raw"))
+        return _often_json(data.get("raw"))
+
+
+def _often_json(value: object) -> str:
+    text = _text(value)
+    return _unescaped(text) if text.startswith(("{", "[")) else text
+
+
+def _unescaped(text: str) -> str:
+    """JSON with what its strings say, not how they say it: of a line break, the `n` would begin the word that comes next."""
+    return _ESCAPE.sub(_meant, text) if "\\" in text else text
+
+
+def _meant(found: re.Match[str]) -> str:
+    escape = found[0]
+    return _ESCAPED.get(escape[1], escape[1]) if len(escape) == 2 else json.loads(f'"{escape}"')
 
 
 def _text(value: object) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from agent_env.episode.sink import EventKind
 from agent_env.errors import RunIndexError, UsageError
@@ -90,6 +93,56 @@ def test_scripts_without_spaces_and_pictures_are_found(
     record(index, texts=[written])
     index.flush()
     assert bool(found(index, text)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (EventKind.CALL, {"tool": "bash", "arguments": {"command": 'cd "src"\nneedle --all\tC:\\temp'}}),
+        (EventKind.CALL, {"tool": "bash", "arguments": None, "raw": '{"command": "cd\\nneedle --all\\ttemp'}),
+        (EventKind.AGENT_CALLED, {"tool": "bash", "arguments": {"command": "cd\nneedle --all\ttemp"}, "text": ""}),
+        (EventKind.ANSWER, {"text": '{"output": "one\\nneedle\\u00e9 --all\\ttemp", "more": "needle"}'}),
+        (EventKind.ANSWER, {"text": "[1]\nneedle, all\ttemp"}),
+        (EventKind.MESSAGE, {"message": {"role": "assistant", "content": "one\nneedle\rall\ftemp"}}),
+    ],
+)
+def test_words_of_several_lines_are_found(
+    index: RunIndex, begin: Make, tell: Do, kind: EventKind, data: dict[str, object]
+) -> None:
+    """The first word of a line is not glued to the sign of the line break, as JSON writes it."""
+    tell(begin(index), kind, data)
+    index.flush()
+    for text in ("needle", "all", "temp", "needle all temp", "temp*"):
+        assert len(found(index, text)) == 1, text
+    assert [found(index, text) for text in ("nneedle", "ttemp", "eedle", "needl", "emp")] == [[]] * 5
+
+
+_PIECES = st.sampled_from(
+    ["bal", "Bal", "bál", "ba", "al", "n", "t", "l", "7", " ", "\n", "\t", "\\", '"', "_", "-", "é", "\x00"]
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.lists(_PIECES, max_size=8).map("".join), min_size=1, max_size=4),
+    text=st.sampled_from(["bal", "bal*", "ba", "al", "nbal", "tbal", '"bal n"', '"bal bal"', "bal n", "l 7", "bále"]),
+)
+def test_what_is_found_is_what_sqlite_finds_in_each_message(
+    index: RunIndex, record: Make, texts: list[str], text: str
+) -> None:
+    """However words are parted: a message that is passed over at a glance has it not."""
+    sink = record(index, texts=texts)
+    index.flush()
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as conn:
+        conn.execute(
+            "CREATE VIRTUAL TABLE words USING fts5(text, tokenize=\"unicode61 categories 'L* N* Co So Mn Mc'\")"
+        )
+        conn.executemany("INSERT INTO words VALUES (?)", [(written.replace("\x00", " "),) for written in texts])
+        expected = conn.execute(
+            "SELECT min(rowid) FROM words WHERE words MATCH ?", (text.replace("á", "a"),)
+        ).fetchone()[0]
+    hits = [hit.seq for hit in index.search(text, limit=1_000).hits if hit.run.run_id == sink.run_id]
+    assert hits == ([] if expected is None else [expected - 1])
 
 
 def test_everything_that_is_said_is_searched(index: RunIndex, begin: Make, tell: Do) -> None:
