@@ -188,12 +188,10 @@ def _points(conn: sqlite3.Connection, training: str, split: str, task: str) -> l
         "SELECT coalesce((SELECT reward FROM runs WHERE task_id = ? AND reward IS NOT NULL LIMIT 1), 0.0)", (task,)
     ).fetchone()[0]
     rows = cursor.execute(
-        "SELECT group_key, count(*), count(reward) FILTER (WHERE state = 'completed'),"
-        " total(reward - :shift) FILTER (WHERE state = 'completed'),"
-        " total((reward - :shift) * (reward - :shift)) FILTER (WHERE state = 'completed'),"
-        " min(reward) FILTER (WHERE state = 'completed'), max(reward) FILTER (WHERE state = 'completed')"
-        " FROM runs INDEXED BY runs_over_steps"
-        " WHERE task_id = :task AND group_key BETWEEN :low AND :high GROUP BY group_key",
+        "SELECT group_key, count(*), count(score), total(score - :shift), total((score - :shift) * (score - :shift)),"
+        " min(score), max(score)"
+        " FROM (SELECT group_key, CASE state WHEN 'completed' THEN reward END AS score FROM runs INDEXED BY runs_over_steps"
+        " WHERE task_id = :task AND group_key BETWEEN :low AND :high) GROUP BY group_key",
         {"task": task, "shift": shift, "low": min(groups), "high": max(groups)},
     )
     found: list[tuple[int, StepPoint]] = []
