@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from agent_env._wording import clipped
 from agent_env.bundle._suggest import closest, names_or_closest
 from agent_env.bundle.document import Document, Loc
 from agent_env.bundle.schema_base import UnknownKeys
@@ -33,6 +34,7 @@ _WANTED = {
     "misfit_reward": "the id of a verify step, or weights {id: 0.5, ...}",
 }
 _PATTERNS = {"^/": "a JSON Pointer, which begins with a /", r"\w": "words or a number"}
+_SHOWN_CHARS = 60
 _NAME = "letters, digits and . _ - /, a letter or digit first"
 _KINDS = {STEP_ERROR: ("step", STEP_KINDS), VERIFY_ERROR: ("verifier", VERIFY_KINDS)}
 
@@ -161,5 +163,4 @@ def _given(value: Any) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return clipped(json.dumps(value, ensure_ascii=False, default=str), _SHOWN_CHARS)

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent_env._cleanup import wait_until_done
 from agent_env._version import __version__
+from agent_env._wording import clipped
 from agent_env.envs._mcp_http import CallStatus, noted_status, transport_error
 from agent_env.envs._mcp_process import CannotStartError
 from agent_env.envs._mcp_streams import Streams
@@ -189,7 +190,7 @@ class Connection:
 
     async def _refusal(self, exc: MCPError, status: CallStatus, name: str) -> RefusedError | McpServerError:
         """Say what an error is that a call was answered with."""
-        said = _clipped(exc.message)
+        said = _one_line(exc.message)
         is_over = self._watch.is_over or self._session is None
         if _is_closed(exc) or (exc.code == mcp_types.CONNECTION_CLOSED and is_over):
             return await self._ended(f", while it ran '{name}'")
@@ -301,17 +302,17 @@ class Connection:
                 return said
             case _:
                 logger.error("MCP server of env '%s': the session failed", self.env, exc_info=cause)
-                return f"cannot be used: {_clipped(str(cause)) or type(cause).__name__}"
+                return f"cannot be used: {_one_line(str(cause)) or type(cause).__name__}"
 
     def _refused_start(self, exc: MCPError) -> str:
         """Say what an error is that the handshake or the listing was answered with."""
-        said, status = _clipped(exc.message), self._start_status
+        said, status = _one_line(exc.message), self._start_status
         if exc.code == mcp_types.PARSE_ERROR and self._server.is_remote:
             return _NO_MESSAGE
         return f"{status}{_advice(status, said)}" if status.is_error(exc.code) else f"an error: {said}"
 
     async def _log(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
-        self._watch.tail.line(f"[{params.level}] {_clipped(str(params.data))}")
+        self._watch.tail.line(f"[{params.level}] {_one_line(str(params.data))}")
 
     def _error(self, what: str) -> McpServerError:
         """Make the error that says what the server did, with the end of what it said itself."""
@@ -344,16 +345,15 @@ def _is_closed(exc: BaseException) -> bool:
     return isinstance(exc, MCPError) and (exc.code, exc.message) == (mcp_types.CONNECTION_CLOSED, "Connection closed")
 
 
-def _clipped(text: str) -> str:
-    line = " ".join(text.split()).removesuffix(".")
-    return line if len(line) <= _SAID_CHARS else f"{line[: _SAID_CHARS - 3]}..."
+def _one_line(text: str) -> str:
+    return clipped(" ".join(text.split()).removesuffix("."), _SAID_CHARS)
 
 
 def _first(exc: ValidationError) -> str:
     """What is wrong with a result, the first of it."""
     first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"])
-    return _clipped(f"{place}: {first['msg']}" if place else first["msg"])
+    return _one_line(f"{place}: {first['msg']}" if place else first["msg"])
 
 
 def _advice(status: CallStatus, said: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+from agent_env._wording import clipped
 from agent_env.envs.result_text import clean_text
 
 __all__ = ["Tail"]
@@ -43,7 +44,7 @@ class Tail:
         """Return the last line that says anything, clipped, or nothing."""
         lines = self._cleaned().splitlines()
         last = next((line for line in (" ".join(line.split()) for line in reversed(lines)) if line), "")
-        return last if len(last) <= _LINE_CHARS else f"{last[: _LINE_CHARS - 3]}..."
+        return clipped(last, _LINE_CHARS)
 
     def _cleaned(self) -> str:
         self._clip()

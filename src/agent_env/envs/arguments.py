@@ -13,7 +13,8 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from agent_env.envs.faults import LINE_CHARS, Fault, clipped, fault_lines, first_lines, unknown_parameters
+from agent_env._wording import clipped
+from agent_env.envs.faults import LINE_CHARS, Fault, fault_lines, first_lines, unknown_parameters
 from agent_env.envs.strict_json import JsonTextError, read_object
 from agent_env.errors import ToolError
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from agent_env._wording import clipped
 from agent_env.bundle import closest
 
 __all__ = [
@@ -19,10 +20,10 @@ __all__ = [
     "MAX_FORMS",
     "MAX_LINES",
     "Fault",
-    "clipped",
     "fault_lines",
     "first_lines",
     "listed",
+    "short",
     "shown",
     "unknown_parameters",
 ]
@@ -91,7 +92,7 @@ def _said(place: Sequence[str | int], faults: Sequence[Fault]) -> str:
     others = [fault for fault in faults if not fault.missing]
     if not others:
         missing = list(dict.fromkeys(name for fault in faults for name in fault.missing))
-        return f"{_path_text(place)}: missing {listed(missing)}" if place else f"{clipped(missing[0])}: missing"
+        return f"{_path_text(place)}: missing {listed(missing)}" if place else f"{short(missing[0])}: missing"
     first = others[0]
     if first.key is not None:
         return f"{_path_text((*place, first.key))}: expected {first.expected}, known: {first.known}"
@@ -107,7 +108,7 @@ def unknown_parameters(names: Sequence[str], parameters: Sequence[str]) -> list[
         may_guess = len(lines) < _GUESSED and len(name) <= _NAME_CHARS
         near = closest(name, parameters[:_GUESSED_FROM]) if may_guess else None
         fix = f"did you mean {near}?" if near else f"known: {known}"
-        lines.append(f"{clipped(name)}: there is no such parameter, {fix}")
+        lines.append(f"{short(name)}: there is no such parameter, {fix}")
     return lines
 
 
@@ -118,14 +119,14 @@ def first_lines(lines: Sequence[str]) -> list[str]:
     return [*first, f"and {more:,} more"] if more else first
 
 
-def clipped(text: str, most: int = _NAME_CHARS) -> str:
-    """A text, or the start of it when it is long."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def short(text: str) -> str:
+    """A name, or a pattern, as it is repeated to the model: the start of it, when it is long."""
+    return clipped(text, _NAME_CHARS)
 
 
 def listed(names: Sequence[str]) -> str:
     """Names with commas between them; of many, the first and how many more there are."""
-    text = ", ".join(clipped(name) for name in names[:_LISTED_NAMES])
+    text = ", ".join(short(name) for name in names[:_LISTED_NAMES])
     more = len(names) - _LISTED_NAMES
     return f"{text} and {more:,} more" if more > 0 else text
 
@@ -134,7 +135,7 @@ def _path_text(place: Sequence[str | int]) -> str:
     """A place in the arguments, as a model would write it: `rooms[2].name`."""
     text = ""
     for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{clipped(part)}" if text else clipped(part)
+        text += f"[{part}]" if isinstance(part, int) else f".{short(part)}" if text else short(part)
     return text
 
 

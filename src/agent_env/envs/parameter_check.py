@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
-from agent_env.envs.faults import MAX_FORMS, MAX_LINES, Fault, clipped, fault_lines, listed, shown, unknown_parameters
+from agent_env.envs.faults import MAX_FORMS, MAX_LINES, Fault, fault_lines, listed, short, shown, unknown_parameters
 from agent_env.envs.json_schema import JsonSchema, TooMuchWorkError, Work
 from agent_env.envs.schema_keywords import Misfit
 
@@ -40,7 +40,7 @@ _BOUNDS: Mapping[str, Callable[[Any], str]] = {
     "multipleOf": lambda bound: f"a multiple of {bound}",
     "minLength": lambda bound: f"a string of at least {bound} characters",
     "maxLength": lambda bound: f"a string of at most {bound} characters",
-    "pattern": lambda bound: f"a string that matches {clipped(bound)}",
+    "pattern": lambda bound: f"a string that matches {short(bound)}",
     "contains": lambda _: "a list with certain items, which are not in it",
     "maxContains": lambda bound: f"a list with at most {bound} of certain items",
     "minItems": lambda bound: f"a list of at least {bound} items",
@@ -194,7 +194,7 @@ class ParameterCheck:
     def _whole(self, misfit: Misfit) -> Iterator[str]:
         """Lines of a misfit that is of the arguments as a whole."""
         if misfit.keyword == "required":
-            yield from (f"{clipped(name)}: missing" for name in misfit.said)
+            yield from (f"{short(name)}: missing" for name in misfit.said)
         elif misfit.keyword == "additionalProperties":
             yield from unknown_parameters(misfit.said, self.parameters)
         else:
@@ -270,7 +270,7 @@ def _expected(misfit: Misfit) -> str:
 
 
 def _one_of(values: Sequence[Any]) -> str:
-    said = [clipped(repr(value)) if isinstance(value, str) else shown(value) for value in values[:MAX_LINES]]
+    said = [short(repr(value)) if isinstance(value, str) else shown(value) for value in values[:MAX_LINES]]
     if more := len(values) - len(said):
         return f"one of {', '.join(said)} or {more:,} others"
     *first, last = said or ["nothing"]

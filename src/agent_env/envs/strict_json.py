@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NoReturn, cast
 
+from agent_env._wording import clipped
+
 __all__ = [
     "MAX_DEPTH",
     "MAX_DIGITS",
@@ -86,7 +88,7 @@ def read_object(text: str, *, whole: bool = False) -> dict[str, Any]:
         raise JsonTextError(
             "the arguments must be a JSON object, not JSON text in a string: they are encoded twice, write the object itself"
         )
-    shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+    shown = clipped(text, _SHOWN_CHARS)
     raise JsonTextError(f'the arguments must be a JSON object like {{"name": value}}, not {shown}')
 
 
@@ -179,4 +181,4 @@ def check_text(text: str) -> None:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}...")
+    return json.dumps(clipped(text, _SHOWN_CHARS))

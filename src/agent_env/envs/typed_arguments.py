@@ -26,7 +26,7 @@ from typing import Any
 
 from agent_env.envs.arguments import MisfitArgumentsError
 from agent_env.envs.contract import ToolSpec
-from agent_env.envs.faults import clipped
+from agent_env.envs.faults import short
 from agent_env.envs.parameter_check import ParameterCheck, Work, check_of
 from agent_env.envs.strict_json import JsonTextError, NestedTooDeeplyError, check_text, read_json, read_object
 from agent_env.errors import ToolError
@@ -101,7 +101,7 @@ def arguments_from_texts(texts: Sequence[ParameterText], tool: ToolSpec | None) 
     lines: list[str] = []
     for written in texts:
         if written.name in arguments:
-            lines.append(f"{clipped(written.name)}: written twice")
+            lines.append(f"{short(written.name)}: written twice")
             continue
         try:
             check_text(written.name + written.text)

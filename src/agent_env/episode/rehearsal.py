@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent_env._wording import counted
+from agent_env._wording import counted, quoted
 from agent_env.bundle import AddSkills, Bundle, Task
 from agent_env.episode._nowhere import Nowhere, NowherePlace
 from agent_env.episode._rehearsed import Causes, GoldAnswers
@@ -175,6 +175,4 @@ def _gives_unshown_skills(task: Task) -> bool:
 
 
 def _some(tasks: Sequence[str]) -> str:
-    listed = ", ".join(f"'{task_id}'" for task_id in tasks[:_LISTED])
-    more = f" and {counted(len(tasks) - _LISTED, 'other')}" if len(tasks) > _LISTED else ""
-    return f"{counted(len(tasks), 'task')} ({listed}{more})"
+    return f"{counted(len(tasks), 'task')} ({quoted(tasks, _LISTED)})"

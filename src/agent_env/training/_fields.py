@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from agent_env._wording import clipped
 from agent_env.errors import TrainingError
 from agent_env.training._cookbook import RolloutConfig
 from agent_env.training._episodes import LARGEST_REWARD
@@ -98,5 +99,4 @@ def _give(error: ErrorDetails, field: Any) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+    return clipped(repr(value), _SHOWN_CHARS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent_env._wording import quoted
 from agent_env.bundle import AddSkills, AgentKind, Bundle, Prompt, Task
 from agent_env.errors import TrainingError
 
@@ -41,7 +42,7 @@ def playable(bundle: Bundle, split: str) -> Playable:
             kept.append(task)
         else:
             left_out.setdefault(why, []).append(task.id)
-    said = "; ".join(f"{_named(ids)} {why}" for why, ids in left_out.items())
+    said = "; ".join(f"{quoted(ids, _LISTED)} {why}" for why, ids in left_out.items())
     if not kept:
         raise TrainingError(f"split {split!r} of bundle {bundle.name} has no task that can be trained on: {said}")
     count = len(tasks) - len(kept)
@@ -61,8 +62,3 @@ def _why_not(task: Task) -> str | None:
     if others := [f"'{agent}'" for agent in by_hand]:
         return f"(prompts {', '.join(others)}, and a trainer plays '{played}' only)"
     return None
-
-
-def _named(ids: Sequence[str]) -> str:
-    listed = ", ".join(f"'{task_id}'" for task_id in ids[:_LISTED])
-    return listed if len(ids) <= _LISTED else f"{listed} and {len(ids) - _LISTED} others"

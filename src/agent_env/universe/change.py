@@ -20,6 +20,7 @@ from pathlib import PurePath
 from typing import Any, Final, cast
 from uuid import UUID
 
+from agent_env._wording import clipped
 from agent_env.errors import UniverseError
 from agent_env.universe.containers import Flat, Large, Packed
 
@@ -94,7 +95,7 @@ def _shown(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):  # deeper than json goes
         text = "..."
-    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
+    return clipped(text, _SHOWN_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

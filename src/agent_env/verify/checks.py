@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from agent_env._wording import clipped
 from agent_env.bundle import CallPattern, CheckVerifier
 from agent_env.outcome import Score
 from agent_env.verify.phrase import Phrase, plain
@@ -51,7 +52,7 @@ def _called(pattern: CallPattern, calls: Sequence[CallRecord]) -> str | None:
         return None
     shown = _call_text(pattern.tool, pattern.arguments)
     if meant:
-        return f"{shown} was called, and refused: {_clipped(meant[-1].text)}"
+        return f"{shown} was called, and refused: {_one_line(meant[-1].text)}"
     others = [call for call in calls if call.tool == pattern.tool]
     if not others:
         return f"{shown} was not called"
@@ -123,12 +124,11 @@ def _around(text: str, start: int, end: int) -> str:
 def _call_text(tool: str, arguments: Mapping[str, Any] | None) -> str:
     if not arguments:
         return tool
-    return f"{tool}({_clipped(json.dumps(dict(arguments), ensure_ascii=False, default=str))})"
+    return f"{tool}({_one_line(json.dumps(dict(arguments), ensure_ascii=False, default=str))})"
 
 
-def _clipped(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
+def _one_line(text: str) -> str:
+    return clipped(" ".join(text.split()), _SHOWN_CHARS, mark="…")
 
 
 def _times(count: int) -> str:

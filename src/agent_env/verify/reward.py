@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_env._wording import counted
+from agent_env._wording import quoted
 from agent_env.bundle import Bundle, JudgeVerifier, RewardSpec, Task, Verify, names_or_closest
 from agent_env.errors import RewardError
 from agent_env.outcome import EpisodeResult, Outcome, Score, Skipped
@@ -202,11 +202,7 @@ def _not_one(steps: Iterable[str]) -> str:
 
 
 def _tasks(ids: Sequence[str]) -> str:
-    if len(ids) == 1:
-        return f"task '{ids[0]}'"
-    listed = ", ".join(f"'{task_id}'" for task_id in ids[:_LISTED])
-    more = f" and {counted(len(ids) - _LISTED, 'other')}" if len(ids) > _LISTED else ""
-    return f"tasks {listed}{more}"
+    return f"{'task' if len(ids) == 1 else 'tasks'} {quoted(ids, _LISTED)}"
 
 
 def _sum(values: Iterable[float]) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from agent_env._wording import counted
+from agent_env._wording import clipped, counted
 from agent_env.bundle import StateVerifier, UniverseKind, UniverseSpec
 from agent_env.errors import UniverseError
 from agent_env.outcome import FailureKind, Score
@@ -189,5 +189,4 @@ def _line(change: Change) -> str:
 def _shown(side: Any) -> str:
     if side is MISSING:
         return "nothing"
-    text = json.dumps(side, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
+    return clipped(json.dumps(side, ensure_ascii=False), _SHOWN_CHARS, mark="…")

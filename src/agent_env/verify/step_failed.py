@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+from agent_env._wording import clipped
 from agent_env.errors import EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
 
@@ -41,7 +42,7 @@ def exception_line(exc: BaseException) -> str:
     except Exception:  # noqa: BLE001 - a bundle's own __str__
         said = ""
     text = f"{type(exc).__name__}: {said}" if said else type(exc).__name__
-    return text if len(text) <= _MESSAGE_CHARS else f"{text[: _MESSAGE_CHARS - 1]}…"
+    return clipped(text, _MESSAGE_CHARS, mark="…")
 
 
 def trace_of(exc: BaseException) -> str:
