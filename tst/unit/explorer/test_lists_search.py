@@ -131,6 +131,7 @@ async def test_a_text_that_cannot_be_looked_for_in_a_step_is_told(tell: Tell, lo
     ("query", "excerpt", "wanted"),
     [
         ("refund", "a Refund, refunds", "a <mark>Refund</mark>, refunds"),
+        ("order", "get_order(order_id)", "get_<mark>order</mark>(<mark>order</mark>_id)"),
         ("refund*", "a Refund, refunds", "a <mark>Refund</mark>, <mark>refunds</mark>"),
         ('"no refund" order', "no order: refund", "<mark>no</mark> <mark>order</mark>: <mark>refund</mark>"),
         ("cafe", "Caf\u00e9 <b>cafe</b>", "<mark>Caf\u00e9</mark> &lt;b&gt;<mark>cafe</mark>&lt;/b&gt;"),

@@ -13,7 +13,7 @@ from agent_env.runs.visible import visible
 __all__ = ["Marker"]
 
 _PART = re.compile(r'"([^"]*)"|(\S+)')
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"[^\W_]+")  # an underscore parts words, as it does in the search index
 
 
 @dataclass(frozen=True, slots=True)
