@@ -18,7 +18,8 @@ from typing import Any, cast
 from agent_env.envs import ToolError, ToolSpec
 from agent_env.envs.strict_json import NestedTooDeeplyError
 from agent_env.training._cookbook import Message, Renderer, ToolCall, UnparsedToolCall
-from agent_env.training._dialects import DIALECTS, Block, as_parsed, broken, dialect_of, with_short_blanks
+from agent_env.training._dialects import DIALECTS, Block, as_parsed, broken, dialect_of
+from agent_env.training._parsing_effort import with_short_blanks
 from agent_env.training._safe_parsing import SafeParsing
 
 __all__ = ["CallReader", "Legibility", "WrittenCall"]

@@ -1,8 +1,8 @@
 """How models write calls: each way is a dialect, which finds the calls in a text and takes them apart.
 
 Which one a renderer writes is found out by letting it write a call, not by its name. What counts as a call is the parser's to
-say (`_calls.py` puts the two together). A dialect also says about how long the cookbook's parser would take over a text, so
-that `_safe_parsing.py` can keep from it what would stall it.
+say (`_calls.py` puts the two together). A dialect also says about how long the cookbook's parser would take over a text
+(`_parsing_effort.py`), so that `_safe_parsing.py` can keep from it what would stall it.
 """
 # ruff: noqa: RUF001 - the fullwidth bars are DeepSeek's own
 
@@ -11,25 +11,20 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from agent_env.envs import ToolError, ToolSpec
 from agent_env.envs.strict_json import NestedTooDeeplyError
 from agent_env.envs.typed_arguments import ParameterText, arguments_from_json, arguments_from_texts
 from agent_env.training._cookbook import Renderer, ToolCall, TrainOnWhat
+from agent_env.training._json_members import NoObjectError, after_blanks, members_of
+from agent_env.training._parsing_effort import MAX_EFFORT, Span, effort_of_section, longest_blanks, with_short_blanks
 
-__all__ = ["DIALECTS", "Block", "Dialect", "as_parsed", "broken", "dialect_of", "with_short_blanks"]
+__all__ = ["DIALECTS", "Block", "Dialect", "as_parsed", "broken", "dialect_of"]
 
 _PROBE = "now 1.10"
-_BLANK = re.compile(r"\s*")
-_BLANK_RUN = re.compile(r"\s+")
-_LONG_BLANKS = 50
-"""More blanks than that in a row are not parsed: the cookbook's expressions take the cube of their number in time."""
-_TOO_MANY_BLANKS = re.compile(rf"\s{{{_LONG_BLANKS},}}")
-_MAX_EFFORT = 2_000_000
-"""How many characters an expression may go through in vain: some ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +65,6 @@ def as_parsed(text: str) -> Iterator[str]:
     yield text
 
 
-def with_short_blanks(text: str) -> str:
-    """The text with each long run of blanks cut to what the parser can bear."""
-    return _TOO_MANY_BLANKS.sub(lambda found: found[0][:_LONG_BLANKS], text)
-
-
 class Dialect(ABC):
     """One way of writing calls."""
 
@@ -88,7 +78,7 @@ class Dialect(ABC):
 
     def blocks(self, text: str) -> list[Block]:
         """The calls in a text, in its order, as the cookbook's parser finds them; none where that would take too long."""
-        return self._blocks(text) if self._effort_around(text) <= _MAX_EFFORT else []
+        return self._blocks(text) if self._effort_around(text) <= MAX_EFFORT else []
 
     def name_in(self, call: str) -> str:
         """The tool that a call most likely meant which cannot be taken apart; empty when that cannot be told."""
@@ -98,7 +88,7 @@ class Dialect(ABC):
     def stalls(self, text: str) -> bool:
         """Whether the cookbook's parser would take too long over a text: its expressions go through much in vain."""
         around = self._effort_around(text)
-        return around > _MAX_EFFORT or around + self._effort_within(text) > _MAX_EFFORT
+        return around > MAX_EFFORT or around + self._effort_within(text) > MAX_EFFORT
 
     @abstractmethod
     def _blocks(self, text: str) -> list[Block]: ...
@@ -110,34 +100,6 @@ class Dialect(ABC):
     def _effort_within(self, text: str) -> int:
         """As many when the calls in it are taken apart."""
         return 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """What an expression looks for: an opening mark, a closing one, and maybe something between them."""
-
-    open: str
-    close: str
-    between: re.Pattern[str] | None = None
-    trims: bool = False
-    """Whether it takes the blanks at both ends off, and tries each number of them."""
-
-    def effort(self, text: str) -> int:
-        """About how many characters it goes through in vain.
-
-        From each opening mark that nothing closes it goes to the end of the text, and does so again from each place between.
-        """
-        end = text.rfind(self.close)
-        places = [found.start() for found in self.between.finditer(text)] if self.between else []
-        if self.between:
-            end = next((place for place in reversed(places) if place < end), -1)
-        opened = text.count(self.open, end + 1)
-        if not opened:
-            return 0
-        ways = 1 + sum(place > end for place in places)
-        if self.trims:
-            ways *= _longest_blanks(text[end + 1 :]) ** 2
-        return opened * ways * (len(text) - end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +119,7 @@ class _Tags:
             ToolError: When there is something else in it.
         """
         found: list[ParameterText] = []
-        at = _blank(body, 0)
+        at = after_blanks(body, 0)
         while at < len(body):
             opened = self.opens.match(body, at)
             if opened is None:
@@ -177,31 +139,11 @@ class _Tags:
         """Where a text ends, and where what comes after it begins: a mark of its end may be in the text itself."""
         end = body.find(self.close, start)
         while end >= 0:
-            after = _blank(body, end + len(self.close))
+            after = after_blanks(body, end + len(self.close))
             if after == len(body) or self.opens.match(body, after):
                 return end, after
             end = body.find(self.close, end + 1)
         raise ToolError(f"{name}: it does not end, {self.close} is missing")
-
-
-def _blank(text: str, at: int) -> int:
-    found = _BLANK.match(text, at)
-    return found.end() if found else at
-
-
-_THINKING = _Span("<think>", "</think>")
-
-
-def _effort_of_section(section: re.Match[str] | None, text: str, call: _Span) -> int:
-    """About what reading a section of calls takes, and the thinking around it."""
-    if section is None:
-        return _THINKING.effort(text)
-    around = text[: section.start()] + text[section.end() :]
-    return _THINKING.effort(around) + call.effort(with_short_blanks(section[section.lastindex or 0]))
-
-
-def _longest_blanks(text: str) -> int:
-    return max((len(found[0]) for found in _BLANK_RUN.finditer(text)), default=1)
 
 
 class _ToolCallTags(Dialect):
@@ -212,7 +154,7 @@ class _ToolCallTags(Dialect):
     before_name = "<tool_call>"
     _BLOCK = re.compile(r"<think>.*?</think>|<tool_call>(.*?)</tool_call>", re.DOTALL)
     _OPENS = re.compile("<think>|<tool_call>")
-    _PARAMETER: _Span | None = None
+    _PARAMETER: Span | None = None
 
     def _effort_around(self, text: str) -> int:
         effort = at = 0
@@ -252,7 +194,7 @@ class _FunctionTags(_ToolCallTags):
     before_name = "<function=|<tool_call>"
     _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>")
     _TAGS = _Tags(re.compile(r"<parameter=([^>\n]+)>"), "</parameter>", newline=True)
-    _PARAMETER = _Span("<parameter=", "</parameter>", trims=True)
+    _PARAMETER = Span("<parameter=", "</parameter>", trims=True)
     _NAME_END = re.compile(r"[>\n]")
 
     def _effort_within(self, text: str) -> int:
@@ -264,7 +206,7 @@ class _FunctionTags(_ToolCallTags):
     def _effort_of_frame(self, text: str) -> int:
         if text.removesuffix("</tool_call>").rstrip().endswith("</function>"):
             return 0
-        return len(text) * _longest_blanks(with_short_blanks(text)) ** 2
+        return len(text) * longest_blanks(with_short_blanks(text)) ** 2
 
     def _block(self, start: int, text: str, inner: str) -> Block:
         opened = self._FUNCTION.match(inner)
@@ -282,7 +224,7 @@ class _ArgTags(_ToolCallTags):
     name = "arg_key and arg_value tags"
     _NAME = re.compile(r"\s*([\w\-\.]+)")
     _TAGS = _Tags(re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>"), "</arg_value>")
-    _PARAMETER = _Span("<arg_key>", "</arg_value>", re.compile(r"</arg_key>\s*<arg_value>"))
+    _PARAMETER = Span("<arg_key>", "</arg_value>", re.compile(r"</arg_key>\s*<arg_value>"))
 
     def _block(self, start: int, text: str, inner: str) -> Block:
         opened = self._NAME.match(inner)
@@ -300,15 +242,15 @@ class _Dsml(Dialect):
     _CALLS = re.compile("<｜DSML｜ calls>(.*?)</｜DSML｜ calls>", re.DOTALL)
     _INVOKE = re.compile('<｜DSML｜ invoke name="(.*?)">\n(.*?)</｜DSML｜ invoke>', re.DOTALL)
     _TAGS = _Tags(re.compile('<｜DSML｜ parameter name="([^"]*)" string="(true|false)">'), "</｜DSML｜ parameter>")
-    _SECTION = _Span("<｜DSML｜ calls>", "</｜DSML｜ calls>")
-    _CALL = _Span('<｜DSML｜ invoke name="', "</｜DSML｜ invoke>", re.compile('">\n'))
-    _PARAMETER = _Span('<｜DSML｜ parameter name="', "</｜DSML｜ parameter>", re.compile('" string="(?:true|false)">'))
+    _SECTION = Span("<｜DSML｜ calls>", "</｜DSML｜ calls>")
+    _CALL = Span('<｜DSML｜ invoke name="', "</｜DSML｜ invoke>", re.compile('">\n'))
+    _PARAMETER = Span('<｜DSML｜ parameter name="', "</｜DSML｜ parameter>", re.compile('" string="(?:true|false)">'))
 
     def _effort_around(self, text: str) -> int:
         effort = self._SECTION.effort(text)
-        if effort > _MAX_EFFORT:
+        if effort > MAX_EFFORT:
             return effort
-        return effort + _effort_of_section(self._CALLS.search(text), text, self._CALL)
+        return effort + effort_of_section(self._CALLS.search(text), text, self._CALL)
 
     def _effort_within(self, text: str) -> int:
         return sum(self._PARAMETER.effort(block.raw) for block in self._blocks(text))
@@ -334,8 +276,8 @@ class _Sections(Dialect):
         section: str,
         call: str,
         *,
-        spans: Sequence[_Span],
-        within: _Span,
+        spans: Sequence[Span],
+        within: Span,
         names: Callable[[str], str] | None = None,
         takes_blanks_before: bool = False,
     ) -> None:
@@ -349,9 +291,9 @@ class _Sections(Dialect):
 
     def _effort_around(self, text: str) -> int:
         effort = sum(span.effort(text) for span in self._spans)
-        if effort > _MAX_EFFORT:
+        if effort > MAX_EFFORT:
             return effort
-        return effort + _effort_of_section(self._section.search(text), text, self._within)
+        return effort + effort_of_section(self._section.search(text), text, self._within)
 
     def _blocks(self, text: str) -> list[Block]:
         section = self._section.search(text)
@@ -414,10 +356,10 @@ DIALECTS: Sequence[Dialect] = (
         r"|<\|tool_call_section_begin\|>(.*?)<\|tool_call_section_end\|>",
         r"<\|tool_call_begin\|>\s*([^<]+:\d+)\s*<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>",
         spans=(
-            _Span("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-            _Span("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
+            Span("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+            Span("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
         ),
-        within=_Span("<|tool_call_begin|>", "<|tool_call_end|>", trims=True),
+        within=Span("<|tool_call_begin|>", "<|tool_call_end|>", trims=True),
         names=_kimi_name,
     ),
     _Sections(
@@ -426,8 +368,8 @@ DIALECTS: Sequence[Dialect] = (
         "tool▁call▁begin｜>",
         "<｜tool▁calls▁begin｜>(.*?)<｜tool▁calls▁end｜>",
         r"<｜tool▁call▁begin｜>(\w+)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>",
-        spans=(_Span("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),),
-        within=_Span("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        spans=(Span("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),),
+        within=Span("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
         takes_blanks_before=True,
     ),
     _Harmony(),
@@ -450,8 +392,8 @@ def _tagged(tags: _Tags, start: int, text: str, name: str, body: str) -> Block:
 def _json_call(start: int, text: str, inner: str) -> Block:
     """A call that is a JSON object with `name` and `arguments`, the text of the latter kept."""
     try:
-        spans = _members(inner.strip())
-    except _NoObjectError as exc:
+        spans = members_of(inner.strip())
+    except NoObjectError as exc:
         return Block(start=start, text=text, name=exc.name, error=broken(str(exc)))
     named = spans.get("name", "")
     name = json.loads(named) if named.startswith('"') else None
@@ -462,81 +404,6 @@ def _json_call(start: int, text: str, inner: str) -> Block:
         error = broken('it has no "arguments": write a JSON object, {} when there are none')
         return Block(start=start, text=text, name=name, error=error)
     return Block(start=start, text=text, name=name, raw=spans["arguments"], call_id=call_id)
-
-
-class _NoObjectError(Exception):
-    def __init__(self, why: str, name: str = "") -> None:
-        super().__init__(why)
-        self.name = name
-
-
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
-_SCALAR = re.compile(r"[^\s,\]}]+")
-_INSIDE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-"""A string that does not end goes on to the end, and not one from each quote in it."""
-
-
-def _members(text: str) -> dict[str, str]:
-    """The text of each member of a JSON object. What is inside of them is not checked, only where they end.
-
-    Raises:
-        _NoObjectError: When the text is no object.
-    """
-    if not text.startswith("{"):
-        raise _NoObjectError("it is no JSON object")
-    members: dict[str, str] = {}
-    twice = ""
-    at = _blank(text, 1)
-    if text[at:] == "}":
-        return members
-    while True:
-        key = _STRING.match(text, at)
-        colon = _blank(text, key.end()) if key else at
-        if key is None or text[colon : colon + 1] != ":":
-            raise _NoObjectError(f"no valid JSON, a key is missing at character {at + 1}", _named(members))
-        start = _blank(text, colon + 1)
-        end = _value_end(text, start)
-        name = _decoded(key[0])
-        if name in members:
-            twice = key[0][:60]
-        if end is None:
-            raise _NoObjectError(f"no valid JSON, the value of {key[0][:60]} does not end", _named(members))
-        members[name] = text[start:end]
-        at = _blank(text, end)
-        if text[at:] == "}" and twice:
-            raise _NoObjectError(f"the key {twice} is written twice", _named(members))
-        if text[at:] == "}":
-            return members
-        if text[at : at + 1] != ",":
-            what = "it is cut off" if at == len(text) else f"{text[at : at + 20]} is not expected"
-            raise _NoObjectError(f"no valid JSON, {what} at character {at + 1}", _named(members))
-        at = _blank(text, at + 1)
-
-
-def _value_end(text: str, start: int) -> int | None:
-    if text[start : start + 1] == '"':
-        found = _STRING.match(text, start)
-        return found.end() if found else None
-    if text[start : start + 1] not in ("{", "["):
-        found = _SCALAR.match(text, start)
-        return found.end() if found else None
-    depth = 0
-    for found in _INSIDE.finditer(text, start):
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
-        if depth == 0:
-            return found.end()
-    return None
-
-
-def _decoded(quoted: str) -> str:
-    try:
-        return cast("str", json.loads(quoted))
-    except ValueError:  # an escape that JSON does not have
-        return quoted
-
-
-def _named(members: Mapping[str, str]) -> str:
-    return _decoded(members["name"]) if members.get("name", "").startswith('"') else ""
 
 
 def dialect_of(renderer: Renderer) -> Dialect | None:

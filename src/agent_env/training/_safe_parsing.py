@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from agent_env.training._cookbook import Message, Renderer, RendererError, UnparsedToolCall
-from agent_env.training._dialects import Dialect, as_parsed, with_short_blanks
+from agent_env.training._dialects import Dialect, as_parsed
+from agent_env.training._parsing_effort import with_short_blanks
 
 __all__ = ["SafeParsing"]
 
