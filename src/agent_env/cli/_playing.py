@@ -216,10 +216,10 @@ async def _play_one(task: Task, rollout: int, player: Player, recording: Recordi
     except KeyboardInterrupt:
         # Raised out of a task it breaks the loop off where it stands, and the loop's threads keep the process for ever.
         raise click.Abort from None
-    except BaseException as exc:
+    except BaseException as exc:  # a player is a bundle's own code: counted, and the other episodes go on
         if stops_us(exc, us):
             raise
-        failure = _player_raised(exc)  # a player is a bundle's own code: counted, and the other episodes go on
+        failure = _player_raised(exc)
     duration_s = time.perf_counter() - began
     return recording.ended(task, sink, result, rollout=rollout, failure=failure, duration_s=duration_s)
 

@@ -169,7 +169,7 @@ class CheckpointStore:
             else:
                 scratch.rename(folder)
             _sync(folder.parent)
-        except BaseException:
+        except BaseException:  # whatever it is: all of it, or nothing
             shutil.rmtree(scratch, ignore_errors=True)
             raise
 

@@ -88,7 +88,7 @@ class Trainer:
         before = None if vector.grad is None else vector.grad.clone()
         try:
             return (yield from self._parts(batch))
-        except BaseException:
+        except BaseException:  # also GeneratorExit: it may be dropped between two parts
             vector.grad = before
             raise
 

@@ -131,7 +131,7 @@ def _breaking(what: str) -> Generator[None]:
         yield
     except EnvBrokenError:
         raise
-    except BaseException as exc:
+    except BaseException as exc:  # the bundle's own code
         if stops_us(exc, task):
             raise
         raise EnvBrokenError(f"{what}: {_said(exc)}") from exc
@@ -207,7 +207,7 @@ class _PythonSession:
                 result = tool.function(self._env, **arguments)
             result = await _wait_for(result)
             answer = result if isinstance(result, ToolAnswer) else ToolAnswer(result_text(result))
-        except BaseException as exc:
+        except BaseException as exc:  # a tool is the bundle's own code
             if stops_us(exc, task):
                 raise
             return self._raised(exc)

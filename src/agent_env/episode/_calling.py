@@ -30,7 +30,7 @@ async def call_env(session: EnvSession, name: str, arguments: Mapping[str, Any])
     task = asyncio.current_task()
     try:
         return await session.call(name, arguments)
-    except BaseException as exc:
+    except BaseException as exc:  # an env is the bundle's own code
         if stops_us(exc, task):
             raise
         raise failed(FailureKind.ENV_BROKEN, exc, what=f"tool {name}: ") from exc

@@ -406,7 +406,7 @@ def _recording(core: Core) -> Generator[None]:
     """Abandon the episode when the sink raises."""
     try:
         yield
-    except BaseException as exc:
+    except BaseException as exc:  # a sink of any kind, and Ctrl-C in it
         core.has_raised_broken = True
         core.break_off(exc)
         raise

@@ -219,7 +219,7 @@ class _Steps:
             raise
         except UniverseError as exc:
             raise failed(FailureKind.UNIVERSE, exc) from exc
-        except BaseException as exc:
+        except BaseException as exc:  # an env is the bundle's own code
             if stops_us(exc, task):
                 raise
             raise failed(FailureKind.ENV_START, exc) from exc

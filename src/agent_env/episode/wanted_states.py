@@ -127,7 +127,7 @@ async def _made(
         return failed(FailureKind.ENV_START, exc, what=_WHAT)
     except UniverseError as exc:
         return failed(FailureKind.UNIVERSE, exc, what=_WHAT)
-    except BaseException as exc:
+    except BaseException as exc:  # an env is the bundle's own code
         if stops_us(exc, us):
             raise
         return failed(FailureKind.ENV_START, exc, what=_WHAT)

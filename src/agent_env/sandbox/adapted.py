@@ -92,7 +92,7 @@ async def _make(function: Callable[[], object], name: str) -> Any:
             return await function()
         made = await in_thread(function, what=f"{name}")
         return await cast("Awaitable[object]", made) if inspect.isawaitable(made) else made
-    except Exception as exc:
+    except Exception as exc:  # the bundle's own function
         raise SandboxUnavailableError(f"{name} raised {type(exc).__name__}: {exc}") from exc
 
 
@@ -306,7 +306,7 @@ class _AdaptedSandbox:
         try:
             async with clock:
                 return await calling
-        except Exception as exc:
+        except Exception as exc:  # the adapter's own, of any kind
             late = isinstance(exc, TimeoutError) and clock.expired()
             self._lost = f"it does not answer within {within_s:g} s" if late else f"{type(exc).__name__}: {exc}"
             raise SandboxLostError(f"sandbox {self._interface.sandbox_id} is lost: {self._lost}") from exc

@@ -118,7 +118,7 @@ class Rollout:
                 result = await self._episode.result()
                 raise self._failed(result, "it has no prompt for the played agent")
             self._check_playable(turn)
-        except BaseException:
+        except BaseException:  # also a cancellation: no slot outlives its rollout
             await self.abandon()
             raise
         return turn

@@ -62,7 +62,7 @@ class StageProgress:
             stage = Stage(name=name, total=total, progress=None, task=None, console=self._console)
             try:
                 yield stage
-            except BaseException:
+            except BaseException:  # also Ctrl-C
                 stage.print_line(ended="  stopped")
                 raise
             stage.print_line()

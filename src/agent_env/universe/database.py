@@ -75,7 +75,7 @@ class DatabaseImage:
                 connection.deserialize(self.to_bytes())
                 connection.is_replaced = False
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}").close()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else has the copy yet
             connection.close()
             made.release()
             raise

@@ -47,7 +47,7 @@ def _in_one_transaction(connection: sqlite3.Connection) -> Generator[None]:
         connection.execute("BEGIN")
         try:
             yield
-        except BaseException:
+        except BaseException:  # whatever it is: all of it, or nothing
             connection.rollback()
             raise
         connection.execute("COMMIT")

@@ -113,7 +113,7 @@ class SharedImage:
                 view = view[os.write(self._fd, view) :]
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
             self.address = library.mapped(None, self.size, _PROT_READ, 0, self._fd)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else has the descriptor yet
             os.close(self._fd)
             raise
         # At the end of the process the system does it; the modules that are needed for it may be gone by then.
@@ -156,7 +156,7 @@ class Pages:
             library.mapped(self.address, image.size, _PROT_READ | _PROT_WRITE, _MAP_FIXED, image.fileno())
             if library.sem_init(self._semaphore, 0, 0) != 0:
                 raise _RefusedError("there are no semaphores")
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else has the pages yet
             self._unmap()
             raise
 
@@ -288,7 +288,7 @@ def _connected(library: _Library, image: SharedImage, connect: Callable[[], C]) 
     try:
         connection, handle = _handles.opened(library, connect)
         pages.give_to(handle)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: nobody else has the two yet
         if connection is not None:
             connection.close()
         pages.release()

@@ -160,7 +160,7 @@ async def _awaited(function: Callable[[Any], Awaitable[object]], argument: objec
     task = asyncio.current_task()
     try:
         return _Ended(value=await function(argument))
-    except BaseException as exc:
+    except BaseException as exc:  # a bundle's own code; SystemExit would end the process
         if stops_us(exc, task):
             raise
         return _Ended(raised=exc)
