@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_env.runs import RunEvent
-from agent_env.runs.conversation import conversation
+from agent_env.runs.conversation import Item, conversation, each_item, step_durations
 from agent_env.runs.json_text import pretty
 
 
@@ -181,3 +181,31 @@ def test_a_message_has_its_number_and_its_tokens() -> None:
         (3, 5, 9),
         (None, None, None),
     ]
+
+
+def test_a_run_of_any_length_is_read_as_it_comes() -> None:
+    """Few events are read ahead of what is told, and it is the same as if all had been read first."""
+    told: list[tuple[str, Mapping[str, Any]]] = [("step_started", {"kind": "prompt"})]
+    for number in range(1000):
+        asks = {"role": "assistant", "content": "", "tool_calls": [{"name": "a"}, {"name": "b"}]}
+        call = {"call_id": str(number), "tool": "a", "arguments": {"n": number}}
+        told += [("message", {"message": asks}), ("call", call), ("answer", {**call, "text": f"to {number}"})]
+    events = _events(*told, ("step_ended", {"duration_s": 2.5}))
+    read: list[RunEvent] = []
+    items: list[Item] = []
+    for item in each_item((read.append(event) or event for event in events), durations={"prompt": 2.5}, is_whole=True):
+        items.append(item)
+        assert len(read) - item.seq < 200
+    assert items == conversation(events, is_whole=True)
+    assert items[0].duration_s == step_durations(events)["prompt"] == 2.5
+    assert [section.text for section in items[-1].sections] == ['{"n": 999}', "to 999"]
+
+
+def test_a_call_that_nothing_answers_does_not_hold_up_what_follows() -> None:
+    """For long: an answer that comes after very much else is an item of its own."""
+    between = [("score", {"value": 1.0})] * 2000
+    events = _events(CALL, *between, ("answer", {"call_id": "1", "tool": "a", "text": "late"}))
+    items = conversation(events, is_whole=True)
+    assert (items[0].is_answered, items[-1].look, len(items)) == (False, "call", 2002)
+    (soon, *_) = conversation(_events(CALL, *between[:100], ("answer", events[-1].data)), is_whole=True)
+    assert soon.is_answered

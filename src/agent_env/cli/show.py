@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from agent_env.cli._runs_folder import runs_folder
-from agent_env.runs import RunIndex, RunRecord, RunState, RunSummary
-from agent_env.runs.conversation import Item, conversation
+from agent_env.runs import RunEvent, RunIndex, RunRecord, RunState, RunSummary
+from agent_env.runs.conversation import Item, each_item, step_durations
 from agent_env.runs.play_script import play_script
 from agent_env.runs.visible import one_line, visible
 
@@ -42,18 +43,36 @@ def command(run: str, folder: Path, *, as_json: bool, as_script: bool) -> None:
         raise click.UsageError("--json and --script: leave one of them out")
     with RunIndex.open(folder, read_only=True) as index:
         record = index.read(run, limit=1)
+        # A run may be larger than memory: what is printed is read again each time, some events at a time.
+        events = partial(index.events, record.run.run_id)
         if as_script:
-            script = play_script(record.run, index.events(record.run.run_id), bundle_root=record.bundle_root)
-            click.echo(script, nl=False)
-            return
-        events = list(index.events(record.run.run_id))
-    if as_json:
-        whole = asdict(record.run) | {"params": record.params, "tags": record.tags}
-        click.echo(json.dumps({"run": whole, "events": [asdict(event) for event in events]}, indent=1))
-        return
+            click.echo(play_script(record.run, events(), bundle_root=record.bundle_root), nl=False)
+        elif as_json:
+            _print_json(record, events())
+        else:
+            _print_conversation(record, events)
+
+
+def _print_json(record: RunRecord, events: Iterable[RunEvent]) -> None:
+    """Print one JSON object, event by event."""
+    run = asdict(record.run) | {"params": record.params, "tags": record.tags}
+    click.echo(f'{{\n "run": {_indented(run, " ")},\n "events": [', nl=False)
+    separator = "\n  "
+    for event in events:
+        click.echo(f"{separator}{_indented(asdict(event), '  ')}", nl=False)
+        separator = ",\n  "
+    click.echo("]\n}" if separator == "\n  " else "\n ]\n}")
+
+
+def _indented(value: object, indent: str) -> str:
+    return json.dumps(value, indent=1).replace("\n", f"\n{indent}")
+
+
+def _print_conversation(record: RunRecord, events: Callable[[], Iterable[RunEvent]]) -> None:
+    durations = step_durations(events())
     _print_run(record)
     is_whole = record.run.state is not RunState.RUNNING
-    for item in conversation(events, is_whole=is_whole):
+    for item in each_item(events(), durations=durations, is_whole=is_whole):
         _print_item(item, record.run.opened_at_s)
     click.echo()
     _print_end(record.run)
@@ -107,8 +126,8 @@ def _print_changes(item: Item) -> None:
 
 
 def _print_text(text: str, *, is_error: bool = False) -> None:
-    for line in visible(text).splitlines():
-        click.secho(f"{'':>12}{line}", fg="red" if is_error else None)
+    if lines := visible(text).splitlines():  # all at once: each print is flushed
+        click.echo("\n".join([click.style(f"{'':>12}{line}", fg="red" if is_error else None) for line in lines]))
 
 
 def _print_end(run: RunSummary) -> None:

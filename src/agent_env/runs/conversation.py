@@ -6,8 +6,8 @@ For the explorer and `agent-env show`. What an event lacks is left out; an event
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from agent_env._wording import counted
@@ -15,10 +15,16 @@ from agent_env.runs.json_text import Retyped, brief, pretty, relaid, retyped
 from agent_env.runs.record import RunEvent
 from agent_env.runs.visible import one_line
 
-__all__ = ["Item", "Section", "StateChange", "conversation"]
+__all__ = ["Item", "Section", "StateChange", "conversation", "each_item", "step_durations"]
 
 _SAID_CHARS = 200
 """Of an answer, this much of its first line is beside its call."""
+_HELD = 500
+"""Items that may come after a call before its answer: one that comes later is an item of its own."""
+_AT_ONCE = 8
+"""Items that are handed over together."""
+_AFTER_CALLS = frozenset({"message", "turn_ended", "turn_started", "failure"})
+"""What comes when no more of a message's calls do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +128,6 @@ class Item:
         return next((section for section in self.sections if section.name == name), None)
 
 
-@dataclass(slots=True)
-class _Reading:
-    items: list[Item] = field(default_factory=list[Item])
-    open_calls: dict[str, int] = field(default_factory=dict[str, int])
-    """Where in `items` the calls without an answer are, by call id."""
-    last_text: str = ""
-    shown: dict[str, str] = field(default_factory=dict[str, str])
-    """What each agent was shown before its last prompt, by agent and title: said again only where it has changed."""
-
-
 def conversation(events: Sequence[RunEvent], *, is_whole: bool) -> list[Item]:
     """Turn events into what a reader sees.
 
@@ -139,18 +135,141 @@ def conversation(events: Sequence[RunEvent], *, is_whole: bool) -> list[Item]:
         events: A page of a run, in order.
         is_whole: Nothing follows them: a call that a message asks for and that is not among them was never made.
     """
-    reading = _Reading()
-    for index, event in enumerate(events):
-        if event.kind == "message":
-            not_made = _calls_not_made(events, index, is_whole=is_whole)
-            reading.items.append(_message(event, not_made, _unreadable_calls(events, index)))
-            reading.last_text = reading.items[-1].text
-        elif event.kind in _CHANGES:
-            _CHANGES[event.kind](reading, event)
+    return list(each_item(events, durations=step_durations(events), is_whole=is_whole))
+
+
+def each_item(events: Iterable[RunEvent], *, durations: Mapping[str, float], is_whole: bool) -> Iterator[Item]:
+    """Turn the events of a run of any length into what a reader sees, as they come: few are held at a time.
+
+    Args:
+        events: As `conversation` has them.
+        durations: What `step_durations` says of them: a step is told before it has ended.
+        is_whole: As `conversation` has it.
+    """
+    reading = _Reading(durations)
+    for event in events:
+        reading.take(event)
+        if len(reading.items) >= _AT_ONCE:
+            yield from reading.hand_over()
+    yield from reading.end(is_whole=is_whole)
+
+
+def step_durations(events: Iterable[RunEvent]) -> dict[str, float]:
+    """What each step took, in seconds, of those that end among some events and say so."""
+    ended = ((event.step, _duration_s(event)) for event in events if event.kind == "step_ended")
+    return {step: duration_s for step, duration_s in ended if duration_s is not None}
+
+
+@dataclass(slots=True)
+class _Asking:
+    """A message whose calls may still come."""
+
+    event: RunEvent
+    place: int
+    calls: Sequence[Mapping[str, Any]]
+    unreadable: Sequence[Mapping[str, Any]]
+    """The calls that could not be read; none once one of the message's was answered: each is shown with its answer then."""
+    made: int = 0
+    is_followed: bool = False
+
+
+class _Reading:
+    """Items as they are made of events. Places are counted from the first item, also when that was handed over."""
+
+    def __init__(self, durations: Mapping[str, float]) -> None:
+        self.durations = durations
+        self.items: list[Item] = []
+        self.last_text = ""
+        self.shown: dict[str, str] = {}
+        """What each agent was shown before its last prompt, by agent and title: said again only where it has changed."""
+        self.open_calls: dict[str, int] = {}
+        """The places of the calls without an answer, by call id."""
+        self._asking: _Asking | None = None
+        self._handed_over = 0
+
+    @property
+    def next_place(self) -> int:
+        """The place of the next item."""
+        return self._handed_over + len(self.items)
+
+    def take(self, event: RunEvent) -> None:
+        """Read one more event."""
+        if self._asking is not None:
+            self._follow(self._asking, event)
+        if event.kind in _CHANGES:
+            _CHANGES[event.kind](self, event)
         else:
-            make = _ITEMS.get(event.kind, _other)
-            reading.items.append(make(event))
-    return reading.items
+            self.items.append(_ITEMS.get(event.kind, _other)(event))
+
+    def await_calls(self, event: RunEvent) -> None:
+        """Remember which calls a message asks for, the item that is next."""
+        message = _mapping(event.data.get("message"))
+        calls, unreadable = (
+            [_mapping(call) for call in _list(message.get(name))] for name in ("tool_calls", "unreadable_calls")
+        )
+        if calls or unreadable:
+            self._asking = _Asking(event, self.next_place, calls, unreadable)
+
+    def change(self, place: int, **changed: Any) -> None:
+        """Say more of an item that was not handed over yet."""
+        at = place - self._handed_over
+        self.items[at] = replace(self.items[at], **changed)
+
+    def item(self, place: int) -> Item:
+        """An item that was not handed over yet."""
+        return self.items[place - self._handed_over]
+
+    def hand_over(self) -> Iterator[Item]:
+        """The items that nothing to come changes, in order."""
+        unsettled = [self.next_place, *self.open_calls.values()]
+        if self._asking is not None:
+            unsettled.append(self._asking.place)
+        if self.items and self.items[-1].look == "agent":  # what it said may be the next prompt
+            unsettled.append(self.next_place - 1)
+        first = min(unsettled)
+        if first < self.next_place - _HELD:
+            first = self.next_place - _HELD
+            self.open_calls = {name: place for name, place in self.open_calls.items() if place >= first}
+            if self._asking is not None and self._asking.place < first:
+                self._settle(self._asking, may_come=True)
+        yield from self._hand_over_to(first)
+
+    def end(self, *, is_whole: bool) -> Iterator[Item]:
+        """The items that are left, when no event comes after."""
+        if self._asking is not None:
+            self._settle(self._asking, may_come=not is_whole)
+        yield from self._hand_over_to(self.next_place)
+
+    def _hand_over_to(self, place: int) -> Iterator[Item]:
+        count = place - self._handed_over
+        if count > 0:
+            given, self.items = self.items[:count], self.items[count:]
+            self._handed_over = place
+            yield from given
+
+    def _follow(self, asking: _Asking, event: RunEvent) -> None:
+        if event.kind == "call":
+            asking.made += 1
+            asking.unreadable = asking.unreadable if asking.is_followed else ()
+        asking.is_followed = True
+        if event.kind in _AFTER_CALLS:
+            self._settle(asking, may_come=False)
+
+    def _settle(self, asking: _Asking, *, may_come: bool) -> None:
+        """Say of a message which of its calls were not made, unless they may still come, and which could not be read."""
+        self._asking = None
+        sections = list(self.item(asking.place).sections)
+        had = len(sections)
+        for number, call in enumerate(() if may_come else asking.calls[asking.made :]):
+            title = f"call not made: {_text(call.get('name'))}"
+            text = _text(call.get("arguments"))
+            sections.append(_section(asking.event, f"not-made-{number}", title, text, is_folded=False))
+        for number, call in enumerate(asking.unreadable):
+            title = f"call that could not be read: {_text(call.get('error'))}"
+            text = _text(call.get("raw"))
+            sections.append(_section(asking.event, f"unreadable-{number}", title, text, is_folded=False))
+        if len(sections) > had:
+            self.change(asking.place, sections=tuple(sections))
 
 
 def _item(event: RunEvent, look: str, title: str, **more: Any) -> Item:
@@ -165,20 +284,14 @@ def _other(event: RunEvent) -> Item:
     return _item(event, "other", event.kind, text=pretty(event.data))
 
 
-def _start_step(event: RunEvent) -> Item:
+def _start_step(reading: _Reading, event: RunEvent) -> None:
     kind = _text(event.data.get("kind"))
-    return _item(event, "step", event.step, note="" if kind == event.step else kind)
+    note = "" if kind == event.step else kind
+    reading.items.append(_item(event, "step", event.step, note=note, duration_s=reading.durations.get(event.step)))
 
 
 def _cut(event: RunEvent) -> Item:
     return _item(event, "cut", "cut", note=_text(event.data.get("reason")).replace("_", " "))
-
-
-def _end_step(reading: _Reading, event: RunEvent) -> None:
-    for index, item in enumerate(reading.items):
-        if item.look == "step" and item.title == event.step:
-            reading.items[index] = replace(item, duration_s=_duration_s(event))
-            return
 
 
 def _start_turn(reading: _Reading, event: RunEvent) -> None:
@@ -205,44 +318,20 @@ def _start_turn(reading: _Reading, event: RunEvent) -> None:
     reading.items.append(_item(event, "prompt", "prompt", text=prompt, note=note, sections=tuple(sections)))
 
 
-def _message(event: RunEvent, not_made: Sequence[Mapping[str, Any]], unreadable: Sequence[Mapping[str, Any]]) -> Item:
+def _message(reading: _Reading, event: RunEvent) -> None:
+    reading.await_calls(event)
     data = event.data
     message = _mapping(data.get("message"))
     text, sections = _content(event, message.get("content"))
-    for number, call in enumerate(not_made):
-        title = f"call not made: {_text(call.get('name'))}"
-        text_of_call = _text(call.get("arguments"))
-        sections.append(_section(event, f"not-made-{number}", title, text_of_call, is_folded=False))
-    for number, call in enumerate(unreadable):
-        title = f"call that could not be read: {_text(call.get('error'))}"
-        sections.append(_section(event, f"unreadable-{number}", title, _text(call.get("raw")), is_folded=False))
     role = _text(message.get("role")) or "message"
     names = [_text(_mapping(call).get("name")) for call in _list(message.get("tool_calls"))]
     note = f"calls {', '.join(names)}" if names else _text(message.get("name"))
     counts = {name: _count(data.get(name)) for name in ("prompt_tokens", "sampled_tokens")}
-    return _item(
-        event, role, role, text=text, sections=tuple(sections), note=note, message=_count(data.get("index")), **counts
+    index = _count(data.get("index"))
+    reading.items.append(
+        _item(event, role, role, text=text, sections=tuple(sections), note=note, message=index, **counts)
     )
-
-
-def _calls_not_made(events: Sequence[RunEvent], index: int, *, is_whole: bool) -> list[Mapping[str, Any]]:
-    message = _mapping(events[index].data.get("message"))
-    asked = [_mapping(call) for call in _list(message.get("tool_calls"))]
-    made = 0
-    for event in events[index + 1 :]:
-        if event.kind in {"message", "turn_ended", "turn_started", "failure"}:
-            return asked[made:]
-        made += event.kind == "call"
-    return asked[made:] if is_whole else []
-
-
-def _unreadable_calls(events: Sequence[RunEvent], index: int) -> list[Mapping[str, Any]]:
-    """The calls that could not be read, where none of the message's was answered: else each is shown with its answer."""
-    after = events[index + 1] if index + 1 < len(events) else None
-    if after is not None and after.kind == "call":
-        return []
-    message = _mapping(events[index].data.get("message"))
-    return [_mapping(call) for call in _list(message.get("unreadable_calls"))]
+    reading.last_text = text
 
 
 def _call(reading: _Reading, event: RunEvent) -> None:
@@ -255,7 +344,7 @@ def _call(reading: _Reading, event: RunEvent) -> None:
         sections.append(_section(event, "arguments", "arguments", pretty(arguments), is_folded=False))
     if is_other:
         sections.append(_section(event, "raw", "as the model wrote them", _text(raw), is_folded=False))
-    reading.open_calls[_call_id(event)] = len(reading.items)
+    reading.open_calls[_call_id(event)] = reading.next_place
     item = _item(
         event,
         "call",
@@ -276,14 +365,13 @@ def _answer(reading: _Reading, event: RunEvent) -> None:
         sections.append(_section(event, "content", "content", pretty(data["content"])))
     if data.get("traceback"):
         sections.append(_section(event, "traceback", "traceback", _text(data["traceback"])))
-    at = reading.open_calls.pop(_call_id(event), None)
-    if at is None:
+    place = reading.open_calls.pop(_call_id(event), None)
+    if place is None:
         tool = _text(data.get("tool")) or "answer"
         reading.items.append(_item(event, "call", tool, sections=tuple(sections), **_outcome(event)))
         return
-    call = reading.items[at]
-    sections = [*call.sections, *sections]
-    reading.items[at] = replace(call, sections=tuple(sections), is_answered=True, **_outcome(event))
+    sections = [*reading.item(place).sections, *sections]
+    reading.change(place, sections=tuple(sections), is_answered=True, **_outcome(event))
 
 
 def _answered(event: RunEvent) -> Section:
@@ -395,14 +483,15 @@ def _damaged(event: RunEvent) -> Item:
 
 
 _CHANGES: Mapping[str, Callable[[_Reading, RunEvent], None]] = {
-    "step_ended": _end_step,
+    "step_started": _start_step,
+    "step_ended": lambda _, __: None,
     "turn_started": _start_turn,
+    "message": _message,
     "call": _call,
     "answer": _answer,
     "turn_ended": _end_turn,
 }
 _ITEMS: Mapping[str, Callable[[RunEvent], Item]] = {
-    "step_started": _start_step,
     "cut": _cut,
     "agent_said": _agent_said,
     "agent_called": _agent_called,
