@@ -15,6 +15,7 @@ from agent_env.cli._runs_folder import runs_folder
 from agent_env.runs import RunEvent, RunIndex, RunRecord, RunState, RunSummary
 from agent_env.runs.conversation import Item, each_item, step_durations
 from agent_env.runs.play_script import play_script
+from agent_env.runs.record import short_model
 from agent_env.runs.visible import one_line, visible
 
 __all__ = ["command"]
@@ -81,13 +82,14 @@ def _print_conversation(record: RunRecord, events: Callable[[], Iterable[RunEven
 def _print_run(record: RunRecord) -> None:
     run = record.run
     click.secho(one_line(run.task_id, 500), bold=True)
+    labels = dict(run.labels) | ({"model": short_model(run.model)} if run.model else {})
     facts = {
         "run": run.run_id,
         "group": f"{run.group}, rollout {run.rollout}" + (f", try {run.attempt + 1}" if run.attempt else ""),
         "bundle": f"{run.bundle_name} {run.bundle_version}",
         "tags": ", ".join(record.tags),
         "params": json.dumps(record.params, ensure_ascii=False) if record.params else "",
-        **{name: str(value) for name, value in run.labels.items()},
+        **{name: str(value) for name, value in labels.items()},
     }
     width = max(len(one_line(name, 30)) for name in facts)
     for name, value in facts.items():

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from agent_env._wording import counted
 from agent_env.runs.json_text import Retyped, brief, pretty, relaid, retyped
-from agent_env.runs.record import RunEvent
+from agent_env.runs.record import RunEvent, short_model
 from agent_env.runs.visible import one_line
 
 __all__ = ["Item", "Section", "StateChange", "conversation", "each_item", "step_durations"]
@@ -409,7 +409,7 @@ def _score(event: RunEvent) -> Item:
     judge = _mapping(data.get("judge"))
     if judge:
         answers = "\n\n".join(_text(answer) for answer in _list(judge.get("answers")))
-        asked = f"what the judge {_text(judge.get('model'))} was asked"
+        asked = f"what the judge {short_model(_text(judge.get('model')))} was asked"
         sections.append(_section(event, "judge-prompt", asked, _text(judge.get("prompt"))))
         sections.append(_section(event, "judge-answers", "what it answered", answers, is_folded=False))
     value = data.get("value")
@@ -424,7 +424,9 @@ def _agent_said(event: RunEvent) -> Item:
     if data.get("system_prompt"):
         sections.append(_section(event, "system-prompt", "its system prompt", _text(data["system_prompt"])))
     names = [_text(_mapping(call).get("name")) for call in _list(message.get("tool_calls"))]
-    note = " · ".join(filter(None, (_text(data.get("model")), f"calls {', '.join(names)}" if names else "")))
+    note = " · ".join(
+        filter(None, (short_model(_text(data.get("model"))), f"calls {', '.join(names)}" if names else ""))
+    )
     title = _text(data.get("agent")) or "another agent"
     duration_s = _duration_s(event)
     return _item(event, "agent", title, text=text, sections=tuple(sections), note=note, duration_s=duration_s)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 __all__ = [
@@ -32,11 +33,14 @@ __all__ = [
     "ToolCount",
     "Vacuumed",
     "place_of",
+    "short_model",
 ]
 
 RECORD_VERSION = 1
 """The version of one run's record, kept with each run: for the day when a reader has to tell two apart."""
 
+_MODEL_PARTS = 2
+"""A small model of our own is in a folder `model` in that of its training."""
 _PLACE = re.compile(r"(?P<training>.+)/(?P<split>[^/]+)/step-(?P<step>[0-9]{1,12})")
 
 
@@ -229,7 +233,7 @@ class RunSummary:
 
     @property
     def model(self) -> str:
-        """The model that played, by the label `model`; empty where it does not say."""
+        """The model that played, by the label `model`, as the trainer calls it; empty where it does not say."""
         return self._label("model")
 
     @property
@@ -363,3 +367,11 @@ def place_of(group: str) -> GroupPlace | None:
     if found is None:
         return None
     return GroupPlace(training=found["training"], split=found["split"], step=int(found["step"]))
+
+
+def short_model(name: str) -> str:
+    """A model's name for people: of one that is a folder on a disk, as a trainer calls those, the last parts of the path."""
+    path = PurePosixPath(name)
+    if not path.is_absolute() or len(path.parts) <= 1 + _MODEL_PARTS:
+        return name
+    return "/".join(("…", *path.parts[-_MODEL_PARTS:]))

@@ -18,7 +18,7 @@ from agent_env.runs.explorer.charts import kind_mark, legend_mark, sparkline
 from agent_env.runs.explorer.grid import cells
 from agent_env.runs.explorer.heat import heat, heat_key
 from agent_env.runs.json_text import pretty
-from agent_env.runs.record import RunState, place_of
+from agent_env.runs.record import RunState, place_of, short_model
 from agent_env.runs.visible import one_line, visible
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def _environment() -> Environment:
         "place": place_of,
         "plural": wording.plural,
         "pretty": pretty,
+        "short_model": short_model,
         "signed": wording.signed,
         "tally": wording.tally,
     }

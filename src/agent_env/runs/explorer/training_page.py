@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_env.runs._codec import decode
-from agent_env.runs._reading import read_groups
+from agent_env.runs._reading import read_groups, runs_by_key
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.drawn_steps import DrawnSteps
 from agent_env.runs.explorer.points import StepPoint, Steps, by_split, read_steps, states_of
@@ -170,14 +169,10 @@ def _other_trainings(conn: sqlite3.Connection, name: str) -> list[str]:
 
 def _newest(conn: sqlite3.Connection, group: str) -> dict[str, str]:
     """What the first run of a group says it was played with."""
-    row = conn.execute(
-        "SELECT labels, bundle_name, bundle_version FROM runs"
-        " WHERE group_key = (SELECT key FROM groups WHERE name = ?) LIMIT 1",
-        (group,),
-    ).fetchone()
-    labels: Mapping[str, object] = {} if row is None else decode(row["labels"])
-    return {
-        "model": str(labels.get("model", "")),
-        "renderer": str(labels.get("renderer", "")),
-        "bundle": "" if row is None else f"{row['bundle_name']} {row['bundle_version']}",
-    }
+    keys = conn.execute(
+        "SELECT key FROM runs WHERE group_key = (SELECT key FROM groups WHERE name = ?) LIMIT 1", (group,)
+    ).fetchall()
+    runs, _ = runs_by_key(conn, [key for (key,) in keys])
+    for run in runs.values():
+        return {"model": run.model, "renderer": run.renderer, "bundle": f"{run.bundle_name} {run.bundle_version}"}
+    return {"model": "", "renderer": "", "bundle": ""}
