@@ -265,7 +265,22 @@ class Hostile:
         raise ZeroDivisionError("no\nclass")
 
 
-@pytest.mark.parametrize("make", [Hostile, set, threading.Lock, lambda: [Path], lambda: {Hostile(): 1}])
+class Mute(Exception):
+    """An exception that cannot even be asked what it says."""
+
+    def __str__(self) -> str:
+        raise self
+
+
+class HostileAndMute:
+    """As `Hostile`, with such an exception."""
+
+    @property
+    def __class__(self) -> type:
+        raise Mute
+
+
+@pytest.mark.parametrize("make", [Hostile, HostileAndMute, set, threading.Lock, lambda: [Path], lambda: {Hostile(): 1}])
 async def test_what_cannot_be_compared_is_an_error_of_one_line(tmp_path: Path, make: Callable[[], object]) -> None:
     """Whatever an env has put into its state, and whatever that raises."""
     path = tmp_path / "u.json"

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from agent_env.bundle._suggest import names_or_closest
 from agent_env.bundle.files import BundleFiles, MisfitError
-from agent_env.bundle.raised import raised_at
+from agent_env.bundle.raised import message_of, raised_at
 from agent_env.errors import BundleError, Problem
 from agent_env.outcome import Place
 
@@ -80,7 +80,7 @@ class PythonRef:
     def _import_error(self, exc: BaseException, *, doing: str = "importing it") -> BundleError:
         place = raised_at(exc, self.root) or Place(path=self.path, line=1)
         fix = "correct the file so that it can be imported"
-        message = _said(exc)
+        message = message_of(exc)
         if isinstance(exc, SyntaxError):
             message = exc.msg
             fix = "correct the syntax"
@@ -138,13 +138,6 @@ def _package(root: Path) -> str:
         package.__path__ = [str(root)]
         sys.modules.setdefault(name, package)
     return name
-
-
-def _said(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except Exception:  # noqa: BLE001 - the bundle's own class of exception
-        return ""
 
 
 def _without_package(text: str) -> str:

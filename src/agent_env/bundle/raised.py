@@ -1,19 +1,43 @@
-"""Where in a bundle's files an exception comes from."""
+"""What an exception of a bundle's code says, and where in the bundle's files it comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from traceback import walk_tb
+from traceback import format_exception, walk_tb
 from typing import cast
 
 from agent_env.errors import BundleError
 from agent_env.outcome import Place
 
-__all__ = ["exceptions_in", "raised_at"]
+__all__ = ["described", "exceptions_in", "message_of", "raised_at", "trace_of"]
 
 _DEEP = 20
 """How far a chain of exceptions, or groups in groups, are looked into."""
+_TRACE_CHARS = 20_000
+
+
+def message_of(exc: BaseException) -> str:
+    """Return what an exception says; nothing where it cannot even be asked."""
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - the bundle's own __str__
+        return ""
+
+
+def described(exc: BaseException) -> str:
+    """Return an exception as one would say it: its type, and its message when it has one."""
+    message = message_of(exc)
+    return f"{type(exc).__name__}: {message}" if message.strip() else type(exc).__name__
+
+
+def trace_of(exc: BaseException) -> str:
+    """Return the traceback as text, its end when it is long."""
+    try:
+        text = "".join(format_exception(exc))
+    except Exception:  # noqa: BLE001 - the bundle's own exception may not print
+        return f"{type(exc).__name__} (its traceback cannot be printed)"
+    return text[-_TRACE_CHARS:]
 
 
 def raised_at(exc: BaseException, root: Path, *, deep: int = _DEEP) -> Place | None:

@@ -14,6 +14,7 @@ import click
 
 from agent_env._cancellation import stops_us
 from agent_env.bundle import Bundle, Task
+from agent_env.bundle.raised import trace_of
 from agent_env.chat import open_chat
 from agent_env.episode import EpisodeSink, Limits, NullSink, open_episode
 from agent_env.episode.driving import drive
@@ -22,7 +23,7 @@ from agent_env.errors import ModelServerError, RewardError, RunIndexError
 from agent_env.outcome import EpisodeResult, Failure, FailureKind, Outcome
 from agent_env.runs import RunIndex, RunSink
 from agent_env.verify import RewardRule, resolve_reward
-from agent_env.verify.step_failed import exception_line, trace_of
+from agent_env.verify.step_failed import exception_line
 
 __all__ = ["Played", "Recording", "play_tasks"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import traceback
 from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from anyio import CapacityLimiter, to_thread
 from agent_env._cancellation import stops_us
 from agent_env._loop_local import LoopLocal
 from agent_env.bundle import EnvCheck, EnvSpec, Task
-from agent_env.bundle.raised import exceptions_in, raised_at
+from agent_env.bundle.raised import described, exceptions_in, message_of, raised_at, trace_of
 from agent_env.envs.arguments import MisfitArgumentsError
 from agent_env.envs.contract import EnvSession, Refusal, ToolAnswer, ToolSpec
 from agent_env.envs.python_tools import PythonTool, toolbox_of
@@ -134,7 +133,7 @@ def _breaking(what: str) -> Generator[None]:
     except BaseException as exc:  # the bundle's own code
         if stops_us(exc, task):
             raise
-        raise EnvBrokenError(f"{what}: {_said(exc)}") from exc
+        raise EnvBrokenError(f"{what}: {described(exc)}") from exc
 
 
 async def _close(env: Env, name: str) -> None:
@@ -230,14 +229,14 @@ class _PythonSession:
         if broken is not None:
             raise broken from exc
         if isinstance(exc, ToolError):
-            return refused(Refusal.REFUSED, _message(exc))
+            return refused(Refusal.REFUSED, message_of(exc))
         if not (isinstance(exc, KeyboardInterrupt) or _is_slip(exc)):
-            raise EnvBrokenError(_said(exc)) from exc
+            raise EnvBrokenError(described(exc)) from exc
         return ToolAnswer(
-            clean_text(_said(exc)),
+            clean_text(described(exc)),
             is_error=True,
             refusal=Refusal.RAISED,
-            traceback=_trace(exc),
+            traceback=trace_of(exc),
             raised_at=raised_at(exc, self._root),
         )
 
@@ -270,23 +269,3 @@ def _broken_in(exc: BaseException) -> EnvBrokenError | None:
     if isinstance(exc, EnvBrokenError):
         return exc
     return next(filter(None, map(_broken_in, exceptions_in(exc))), None)
-
-
-def _trace(exc: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(exc))
-    except Exception:  # noqa: BLE001 - the bundle's own exception may not print
-        return f"{type(exc).__name__} (its traceback cannot be printed)"
-
-
-def _message(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except Exception:  # noqa: BLE001 - the bundle's own __str__
-        return ""
-
-
-def _said(exc: BaseException) -> str:
-    """Return an exception as one would say it: its type, and its message when it has one."""
-    message = _message(exc)
-    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__

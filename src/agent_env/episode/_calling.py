@@ -11,10 +11,11 @@ from anyio import to_thread
 
 from agent_env._cancellation import stops_us
 from agent_env.bundle import Task, TextSource
+from agent_env.bundle.raised import trace_of
 from agent_env.envs import EnvSession, ToolAnswer
 from agent_env.errors import AgentEnvError, BundleError, EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
-from agent_env.verify.step_failed import StepFailedError, broken_kind, exception_line, trace_of
+from agent_env.verify.step_failed import StepFailedError, broken_kind, exception_line
 
 __all__ = ["call_env", "failed", "render", "within"]
 

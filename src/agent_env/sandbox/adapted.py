@@ -26,6 +26,7 @@ from typing import Any, TypeVar, cast
 
 from agent_env._cleanup import wait_until_done
 from agent_env.bundle import SandboxSpec
+from agent_env.bundle.raised import described
 from agent_env.errors import SandboxLostError, SandboxUnavailableError
 from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._scripts import READ, read_error
@@ -93,7 +94,7 @@ async def _make(function: Callable[[], object], name: str) -> Any:
         made = await in_thread(function, what=f"{name}")
         return await cast("Awaitable[object]", made) if inspect.isawaitable(made) else made
     except Exception as exc:  # the bundle's own function
-        raise SandboxUnavailableError(f"{name} raised {type(exc).__name__}: {exc}") from exc
+        raise SandboxUnavailableError(f"{name} raised {described(exc)}") from exc
 
 
 @asynccontextmanager
@@ -308,7 +309,7 @@ class _AdaptedSandbox:
                 return await calling
         except Exception as exc:  # the adapter's own, of any kind
             late = isinstance(exc, TimeoutError) and clock.expired()
-            self._lost = f"it does not answer within {within_s:g} s" if late else f"{type(exc).__name__}: {exc}"
+            self._lost = f"it does not answer within {within_s:g} s" if late else described(exc)
             raise SandboxLostError(f"sandbox {self._interface.sandbox_id} is lost: {self._lost}") from exc
 
 

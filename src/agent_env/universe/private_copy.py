@@ -22,6 +22,7 @@ from typing import Any
 import anyio
 
 from agent_env.bundle import UniverseKind, UniverseSpec
+from agent_env.bundle.raised import message_of
 from agent_env.errors import UniverseError
 from agent_env.universe.change import MISSING, ChangeLimits, StateChanges
 from agent_env.universe.connection import PrivateConnection
@@ -146,7 +147,7 @@ def _found(find: Callable[[Comparison], StateChanges], how: Comparison) -> State
     except (UniverseError, StoppedError):
         raise
     except Exception as exc:  # SQLite's and the system's, and whatever an object of the env's own raises when looked at
-        said = " ".join(str(exc).split()) or type(exc).__name__
+        said = " ".join(message_of(exc).split()) or type(exc).__name__
         raise UniverseError(f"the state cannot be compared: {said}") from exc
 
 

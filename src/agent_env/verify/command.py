@@ -16,13 +16,14 @@ from typing import NoReturn
 from anyio import to_thread
 
 from agent_env.bundle import Command, CommandVerifier
+from agent_env.bundle.raised import trace_of
 from agent_env.errors import EnvBrokenError, UsageError
 from agent_env.outcome import FailureKind, Score
 from agent_env.sandbox import open_verifier_side
 from agent_env.sandbox.contract import FILES_VARIABLE, ExecResult, PlacedFile, Sandbox, VerifierSide
 from agent_env.sandbox.verifier_side import placed_files
 from agent_env.verify.returned import score_of
-from agent_env.verify.step_failed import StepFailedError, broken_kind, trace_of
+from agent_env.verify.step_failed import StepFailedError, broken_kind
 
 __all__ = ["SCORE_VARIABLE", "command_score", "how_it_ended", "run_command"]
 

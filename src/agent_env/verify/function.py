@@ -21,10 +21,11 @@ from anyio import CapacityLimiter, Semaphore, to_thread
 from agent_env._cancellation import stops_us
 from agent_env._loop_local import LoopLocal
 from agent_env.bundle import PythonRef
+from agent_env.bundle.raised import trace_of
 from agent_env.errors import BundleError, EnvBrokenError
 from agent_env.outcome import FailureKind
 from agent_env.verify.own_time import OwnTime
-from agent_env.verify.step_failed import StepFailedError, broken_kind, exception_line, trace_of
+from agent_env.verify.step_failed import StepFailedError, broken_kind, exception_line
 
 __all__ = ["call_function"]
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 from anyio import to_thread
 
 from agent_env.bundle import JudgeVerifier, ModelSpec
+from agent_env.bundle.raised import trace_of
 from agent_env.errors import BundleError, ModelServerError
 from agent_env.outcome import FailureKind, Score
 from agent_env.verify.own_time import OwnTime
-from agent_env.verify.step_failed import StepFailedError, trace_of
+from agent_env.verify.step_failed import StepFailedError
 from agent_env.verify.verdict import JudgeRecord, Verdict
 from agent_env.verify.view import EpisodeView, Message, text_of
 

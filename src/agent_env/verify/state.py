@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from agent_env._wording import clipped, counted
 from agent_env.bundle import StateVerifier, UniverseKind, UniverseSpec
+from agent_env.bundle.raised import trace_of
 from agent_env.errors import UniverseError
 from agent_env.outcome import FailureKind, Score
 from agent_env.universe import (
@@ -31,7 +32,7 @@ from agent_env.universe import (
 from agent_env.universe.directory_diff import is_unread
 from agent_env.universe.threads import in_thread
 from agent_env.verify.own_time import OwnTime
-from agent_env.verify.step_failed import StepFailedError, trace_of
+from agent_env.verify.step_failed import StepFailedError
 
 __all__ = ["LeftState", "WantedState", "state_score"]
 

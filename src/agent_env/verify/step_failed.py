@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
-
 from agent_env._wording import clipped
+from agent_env.bundle.raised import described
 from agent_env.errors import EnvBrokenError, McpServerError, SandboxLostError
 from agent_env.outcome import FailureKind
 
-__all__ = ["StepFailedError", "broken_kind", "exception_line", "trace_of"]
+__all__ = ["StepFailedError", "broken_kind", "exception_line"]
 
 _MESSAGE_CHARS = 500
-_TRACE_CHARS = 20_000
 
 
 class StepFailedError(Exception):
@@ -36,19 +34,5 @@ def broken_kind(exc: EnvBrokenError) -> FailureKind:
 
 
 def exception_line(exc: BaseException) -> str:
-    """Say an exception in one line: its type and what it says."""
-    try:
-        said = " ".join(str(exc).split())
-    except Exception:  # noqa: BLE001 - a bundle's own __str__
-        said = ""
-    text = f"{type(exc).__name__}: {said}" if said else type(exc).__name__
-    return clipped(text, _MESSAGE_CHARS, mark="…")
-
-
-def trace_of(exc: BaseException) -> str:
-    """Return the traceback as text, its end when it is long."""
-    try:
-        text = "".join(traceback.format_exception(exc))
-    except Exception:  # noqa: BLE001 - a bundle's own exception may not print
-        return f"{type(exc).__name__} (its traceback cannot be printed)"
-    return text[-_TRACE_CHARS:]
+    """Say an exception in one line: its type, and what it says."""
+    return clipped(" ".join(described(exc).split()), _MESSAGE_CHARS, mark="…")

@@ -248,6 +248,10 @@ async def test_a_function_may_open_a_sandbox_of_ours(tmp_path: Path) -> None:
     [
         ("def make():\n    return 1\n", "boxes.py:make returned a int: return a tinker-cookbook SandboxInterface, or"),
         ("def make():\n    raise KeyError('token')\n", "boxes.py:make raised KeyError: 'token'"),
+        (
+            "class Mute(Exception):\n    def __str__(self):\n        raise self\n\ndef make():\n    raise Mute\n",
+            "boxes.py:make raised Mute",
+        ),
         ("make = 1\n", "boxes.py:make is no function"),
         (
             "from contextlib import asynccontextmanager\n@asynccontextmanager\nasync def make():\n    yield 1\n",
