@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.group_filter import GroupFilter, Sort, filter_of, sort_of
-from agent_env.runs.explorer.group_reading import Matched, ScoreMean, TaskRow, read_step
+from agent_env.runs.explorer.group_tasks import Matched, TaskRow, read_tasks
 from agent_env.runs.explorer.heat import heat_span
 from agent_env.runs.explorer.neighbours import Neighbours
+from agent_env.runs.explorer.placed_group import ScoreMean, read_placed_group, read_scores, read_tools
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.record import GroupSummary, RunState
 
@@ -121,22 +122,23 @@ def view_group(
     """
     asked = asked or GroupFilter()
     with site.reader.asking() as conn:
-        step = read_step(conn, name, other=other)
-        page = step.read_page(site, conn, asked, sort=sort, offset=offset)
-    low, high = heat_span(step.group.reward_min, step.group.reward_max)
+        group = read_placed_group(conn, name, other=other)
+        scores, tools = read_scores(conn, group), read_tools(conn, group)
+        page = read_tasks(site, conn, group, asked, tools=tools, sort=sort, offset=offset)
+    low, high = heat_span(group.summary.reward_min, group.summary.reward_max)
     return GroupView(
-        group=step.group,
-        before=step.before,
-        neighbours=step.neighbours,
-        siblings=step.siblings,
+        group=group.summary,
+        before=group.before,
+        neighbours=group.neighbours,
+        siblings=group.siblings,
         other=other or None,
-        other_group=step.other_group,
+        other_group=group.other_group,
         filter=asked,
         sort=page.sort,
         matched=page.matched,
-        scores=page.scores,
-        tools=page.tools,
-        problem=page.searched.problem,
+        scores=scores,
+        tools=tools,
+        problem=page.problem,
         rows=page.rows,
         first=offset,
         earlier=page.earlier,
