@@ -22,11 +22,13 @@ from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._schema import FILE_NAME
 from agent_env.runs.explorer.access import Access
 from agent_env.runs.explorer.compare_page import compare_page
+from agent_env.runs.explorer.event_page import event_page
 from agent_env.runs.explorer.group_page import group_page
 from agent_env.runs.explorer.guard import Guard
 from agent_env.runs.explorer.home_page import home_page
 from agent_env.runs.explorer.live import Live
-from agent_env.runs.explorer.run_page import event_page, run_page, script_page
+from agent_env.runs.explorer.run_page import run_page
+from agent_env.runs.explorer.script_page import script_page
 from agent_env.runs.explorer.search_page import search_page
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.explorer.task_page import task_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +11,9 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_env.errors import UsageError
 from agent_env.runs._reading import Reader, read_summary
 from agent_env.runs.conversation import Item, StateChange, conversation
-from agent_env.runs.explorer.address import LARGEST, number_of, text_of
+from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.heat import heat_span
 from agent_env.runs.explorer.neighbours import Neighbours
 from agent_env.runs.explorer.rollouts import Rollout
@@ -30,18 +29,15 @@ from agent_env.runs.explorer.run_reading import (
     rollouts_of,
 )
 from agent_env.runs.explorer.site import Site
-from agent_env.runs.play_script import play_script
 from agent_env.runs.record import GroupPlace, RunEvent, RunState, RunSummary, SampledTokens, place_of
 
-__all__ = ["RunView", "event_page", "run_page", "script_page"]
+__all__ = ["RunView", "run_page"]
 
 _EVENTS = 200
 _BEFORE = 12
 """Events shown before the one that a link leads to."""
 _STARTS = frozenset({"message", "turn_started", "step_started"})
 """Where a page may begin and end: a call is on the page of its answer."""
-_PIECE_CHARS = 100_000
-"""Of a long text, what is shown at once of the rest."""
 _CHANGES = 100
 """Changes of a state that a page shows as a table."""
 
@@ -171,37 +167,6 @@ class RunView:
         return item.changes[:_CHANGES]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventView:
-    """One event, or a piece of one of its texts."""
-
-    run: RunSummary
-    event: RunEvent
-    part: str
-    """The text that is shown in pieces; empty for the whole event."""
-    start: int
-    """Where in that text the piece begins, in characters."""
-    text: str
-    """The piece."""
-    chars: int
-    """How long the text is."""
-
-    @property
-    def end(self) -> int:
-        """Where the piece ends."""
-        return self.start + len(self.text)
-
-    @property
-    def before(self) -> int:
-        """Where the piece before it begins."""
-        return max(0, self.start - _PIECE_CHARS)
-
-    @property
-    def items(self) -> list[Item]:
-        """The event as it is in the conversation."""
-        return conversation((self.event,), is_whole=False)
-
-
 def run_page(site: Site, request: Request) -> Response:
     """Answer `/run/ID`."""
     at = number_of(request, "at") if text_of(request, "at") else None
@@ -213,44 +178,6 @@ def run_page(site: Site, request: Request) -> Response:
         is_shaded=text_of(request, "tokens") == "1",
     )
     return site.answer(request, "run.html", view.part if request.url.path.endswith(".json") else view)
-
-
-def event_page(site: Site, request: Request) -> Response:
-    """Answer `/run/ID/N`: one event, or with `part=` a piece of one of its texts.
-
-    Raises:
-        UsageError: When the run has no such event, or the event no such text.
-    """
-    seq = min(request.path_params["seq"], LARGEST)
-    with site.reader.asking() as conn:
-        run = read_summary(conn, request.path_params["run_id"])
-        events = read_events(conn, run, first=seq, limit=1)
-    if not events:
-        raise UsageError(f"no event {seq} in run {run.run_id}")
-    if request.url.path.endswith(".json"):
-        return site.answer(request, "event.html", events[0])
-    part, start = text_of(request, "part"), number_of(request, "from")
-    text = _texts(events[0]).get(part, "")
-    if part and not text:
-        raise UsageError(f"event {seq} of run {run.run_id} has no text called {part!r}")
-    view = EventView(
-        run=run, event=events[0], part=part, start=start, text=text[start : start + _PIECE_CHARS], chars=len(text)
-    )
-    return site.answer(request, "event.html", view)
-
-
-def script_page(site: Site, request: Request) -> Response:
-    """Answer `/run/ID/script`: the run as a file for `agent-env play --script`."""
-    with site.reader.asking() as conn:
-        run = read_summary(conn, request.path_params["run_id"])
-        head = read_head(conn, run)
-        events: list[RunEvent] = []
-        first = 0
-        while found := read_events(conn, run, first=first, limit=1_000):
-            events += map(_without_texts, found)
-            first = after_last(found, first)
-    text = play_script(run, events, bundle_root=head.bundle_root)
-    return Response(text.encode(), media_type="text/plain")
 
 
 def view_run(reader: Reader, run_id: str, *, first: int = 0, at: int | None = None, is_shaded: bool = False) -> RunView:
@@ -307,19 +234,3 @@ def _to_a_start(events: Sequence[RunEvent]) -> Sequence[RunEvent]:
         if events[index].kind in _STARTS:
             return events[:index]
     return events
-
-
-def _texts(event: RunEvent) -> Mapping[str, str]:
-    texts: dict[str, str] = {}
-    for item in conversation((event,), is_whole=False):
-        texts |= {"text": item.text} | {section.name: section.text for section in item.sections}
-        if item.changes:
-            texts["changes"] = "\n".join(map(str, item.changes))
-    return texts
-
-
-def _without_texts(event: RunEvent) -> RunEvent:
-    """An event without the long texts that a script has no use for."""
-    if event.kind == "answer":
-        return replace(event, data={"ends_turn": event.data.get("ends_turn")})
-    return event if event.kind in {"turn_started", "call", "turn_ended", "cut"} else replace(event, data={})
