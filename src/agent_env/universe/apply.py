@@ -13,8 +13,8 @@ from typing import Any, cast
 from agent_env.errors import UniverseError
 from agent_env.universe.change import MISSING, Change, StateChanges, from_pointer, unmarked
 from agent_env.universe.database_apply import apply_to_database
-from agent_env.universe.diff import Rules, find_differences
 from agent_env.universe.directory_apply import apply_to_directory
+from agent_env.universe.still_there import check_still_there, not_there
 
 __all__ = ["apply"]
 
@@ -51,7 +51,7 @@ def _apply_to_json(changes: StateChanges, state: Any) -> Any:
     for change in changes.changes:
         segments = _segments(change)
         if not segments:
-            _check(change, state)
+            check_still_there(change, state)
             return unmarked(change.after)
         parent = _parent(state, segments, change)
         if isinstance(parent, dict):
@@ -61,7 +61,7 @@ def _apply_to_json(changes: StateChanges, state: Any) -> Any:
         if change.before is MISSING:
             new.append((parent, at, change))
             continue
-        _check(change, parent[at] if at < len(parent) else MISSING)
+        check_still_there(change, parent[at] if at < len(parent) else MISSING)
         if change.after is MISSING:
             gone.append((parent, at))
         else:
@@ -71,7 +71,7 @@ def _apply_to_json(changes: StateChanges, state: Any) -> Any:
         del parent[at]
     for parent, at, change in new:
         if at > len(parent):
-            raise _not_there(change)
+            raise not_there(change)
         parent.insert(at, unmarked(change.after))
     return state
 
@@ -84,7 +84,7 @@ def _segments(change: Change) -> tuple[str, ...]:
 
 
 def _set(parent: dict[str, Any], key: str, change: Change) -> None:
-    _check(change, parent.get(key, MISSING))
+    check_still_there(change, parent.get(key, MISSING))
     if change.after is MISSING:
         del parent[key]
     else:
@@ -97,25 +97,11 @@ def _parent(state: Any, segments: tuple[str, ...], change: Change) -> Any:
     for at, segment in enumerate(segments):
         is_list = isinstance(found, list)
         if not ((is_list and segment.isdecimal()) or isinstance(found, dict)):
-            raise _not_there(change)
+            raise not_there(change)
         if at == len(segments) - 1:
             return cast("Any", found)
         try:
             found = cast("Any", found)[int(segment) if is_list else segment]
         except (KeyError, IndexError):
-            raise _not_there(change) from None
-    raise _not_there(change)
-
-
-def _check(change: Change, there: Any) -> None:
-    before = change.before if change.before is MISSING else unmarked(change.before)
-    if next(find_differences(before, there, _EXACTLY), None) is not None:
-        raise _not_there(change)
-
-
-_EXACTLY = Rules.of()
-
-
-def _not_there(change: Change) -> UniverseError:
-    was = "something else is there now" if change.before is not MISSING else "its place is another one now"
-    return UniverseError(f"{change.path or 'the state'} cannot be changed again: {was}; the universe is another since")
+            raise not_there(change) from None
+    raise not_there(change)

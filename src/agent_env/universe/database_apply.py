@@ -16,11 +16,9 @@ from typing import Any, cast
 from agent_env.errors import UniverseError
 from agent_env.universe.change import MISSING, Change, StateChanges, from_pointer, unmarked
 from agent_env.universe.database_schema import PRAGMAS, Table, key_values, quoted, read_schema, reading
-from agent_env.universe.diff import Rules, find_differences
+from agent_env.universe.still_there import check_still_there, not_the_same, not_there
 
 __all__ = ["apply_to_database"]
-
-_NOT_THE_SAME = "the universe is another since"
 
 
 def apply_to_database(changes: StateChanges, connection: sqlite3.Connection) -> None:
@@ -33,7 +31,7 @@ def apply_to_database(changes: StateChanges, connection: sqlite3.Connection) -> 
         with _in_one_transaction(connection), reading(connection) as cursor:
             _Work(cursor, changes).do()
     except (sqlite3.Error, OverflowError) as exc:
-        raise UniverseError(f"the changes cannot be made again: {exc}; {_NOT_THE_SAME}") from exc
+        raise not_the_same(exc) from exc
 
 
 @contextmanager
@@ -116,12 +114,12 @@ class _Work:
             if name in self._schema.tables:
                 self._change_rows(self._table(name))
             elif name not in entries:
-                raise UniverseError(f"the changes cannot be made again: there is no table {name}; {_NOT_THE_SAME}")
+                raise not_the_same(f"there is no table {name}")
         still = {name: entry for name, entry in triggers.items() if name not in entries and self._has(entry)}
         for kind in ("index", "view", "trigger"):
             self._create(lost | still | entries, kind)
         for name, change in self._pragmas:
-            _check(change, self._cursor.execute(f"PRAGMA {name}").fetchone()[0])
+            check_still_there(change, self._cursor.execute(f"PRAGMA {name}").fetchone()[0])
             self._cursor.execute(f"PRAGMA {name} = {int(change.after)}")
 
     def _has(self, entry: Mapping[str, Any]) -> bool:
@@ -132,8 +130,7 @@ class _Work:
         try:
             return self._schema.tables[name]
         except KeyError:
-            message = f"the changes cannot be made again: there is no table {name}; {_NOT_THE_SAME}"
-            raise UniverseError(message) from None
+            raise not_the_same(f"there is no table {name}") from None
 
     def _entry_after(self, name: str, row: _Row) -> Mapping[str, Any] | None:
         """Return what the schema says of something afterwards; None when it is gone."""
@@ -223,29 +220,15 @@ def _named_rowid(table: Table, key: str) -> Any:
 def _after(row: _Row, now: Any) -> Any:
     """Return what a row is afterwards, or `MISSING`."""
     if row.whole is not None:
-        _check(row.whole, now)
+        check_still_there(row.whole, now)
         return row.whole.after if row.whole.after is MISSING else unmarked(row.whole.after)
     if now is MISSING:
-        raise _not_there(next(iter(row.columns.values())))
+        raise not_there(next(iter(row.columns.values())))
     after = dict(now)
     for column, change in row.columns.items():
-        _check(change, after.get(column, MISSING))
+        check_still_there(change, after.get(column, MISSING))
         if change.after is MISSING:
             del after[column]
         else:
             after[column] = unmarked(change.after)
     return after
-
-
-_EXACTLY = Rules.of()
-
-
-def _check(change: Change, there: Any) -> None:
-    before = change.before if change.before is MISSING else unmarked(change.before)
-    if next(find_differences(before, there, _EXACTLY), None) is not None:
-        raise _not_there(change)
-
-
-def _not_there(change: Change) -> UniverseError:
-    was = "something else is there now" if change.before is not MISSING else "its place is another one now"
-    return UniverseError(f"{change.path or 'the state'} cannot be changed again: {was}; {_NOT_THE_SAME}")

@@ -11,6 +11,7 @@ from agent_env.errors import UniverseError
 from agent_env.universe.change import MISSING, Change, StateChanges, from_pointer
 from agent_env.universe.directory import look_at
 from agent_env.universe.directory_diff import described
+from agent_env.universe.still_there import not_the_same, not_there
 
 __all__ = ["apply_to_directory"]
 
@@ -32,10 +33,10 @@ def apply_to_directory(changes: StateChanges, top: Path) -> None:
         for path, change in placed:
             if change.after is not MISSING:
                 if _is_behind_symlink(path, top):  # one that another change has made
-                    raise _not_there(change)
+                    raise not_there(change)
                 _make(path, change.after)
     except (OSError, KeyError, TypeError, ValueError) as exc:
-        raise UniverseError(f"the changes cannot be made again: {exc}; the universe is another since") from exc
+        raise not_the_same(exc) from exc
 
 
 def _place(change: Change, top: Path) -> Path:
@@ -48,21 +49,16 @@ def _place(change: Change, top: Path) -> Path:
 
 def _check(change: Change, path: Path, top: Path) -> None:
     if _is_behind_symlink(path, top) or os.path.lexists(path) == (change.before is MISSING):
-        raise _not_there(change)
+        raise not_there(change)
     if change.before is not MISSING:
         most_bytes = 0 if "sha256" in change.before else 2**62
         now = described(top, str(path.relative_to(top)), look_at(path), lambda: None, most_bytes=most_bytes)
         if any(now.get(name) != value for name, value in change.before.items()):
-            raise _not_there(change)
+            raise not_there(change)
 
 
 def _is_behind_symlink(path: Path, top: Path) -> bool:
     return any(parent.is_symlink() for parent in path.parents if parent != top and parent.is_relative_to(top))
-
-
-def _not_there(change: Change) -> UniverseError:
-    was = "something else is there now" if change.before is not MISSING else "its place is another one now"
-    return UniverseError(f"{change.path} cannot be changed again: {was}; the universe is another since")
 
 
 def _remove(path: Path) -> None:

@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from agent_env.errors import UniverseError
 
-__all__ = ["read_once"]
+__all__ = ["file_version", "read_once"]
 
 T = TypeVar("T")
 
@@ -39,14 +39,14 @@ async def read_once(path: Path, read: Callable[[Path], T]) -> T:
     """
     with _reads_lock:
         kept = _reads.setdefault((path, read), _Read())
-    if kept.version == _version(path):
+    if kept.version == file_version(path):
         return kept.content
     return await to_thread.run_sync(_fill, kept, path, read)
 
 
 def _fill(kept: _Read, path: Path, read: Callable[[Path], T]) -> T:
     with kept.lock:
-        version = _version(path)
+        version = file_version(path)
         if kept.version != version:
             try:
                 content = read(path)
@@ -56,7 +56,7 @@ def _fill(kept: _Read, path: Path, read: Callable[[Path], T]) -> T:
         return kept.content
 
 
-def _version(path: Path) -> tuple[int, ...]:
+def file_version(path: Path) -> tuple[int, ...]:
     """Return what changes when the file does; of a database, its write-ahead log counts too."""
     found: list[int] = []
     for file in (path, path.with_name(f"{path.name}-wal")):
