@@ -29,8 +29,9 @@ from agent_env.episode._calling import call_env, failed
 from agent_env.errors import UniverseError
 from agent_env.outcome import FailureKind
 from agent_env.universe import StateChanges, open_universe
+from agent_env.universe.reading import file_version
 from agent_env.universe.threads import in_thread
-from agent_env.verify.own_time import OwnTime
+from agent_env.verify.own_time import within_own_time
 from agent_env.verify.state import WantedState
 from agent_env.verify.step_failed import StepFailedError
 
@@ -114,17 +115,17 @@ async def _made(
     key: bytes, task: Task, verifier: StateVerifier, timeout_s: float | None
 ) -> WantedState | StepFailedError:
     """Make a state and keep it. What went wrong is returned: an exception would carry every waiter's traceback."""
-    us, clock = asyncio.current_task(), OwnTime(timeout_s)
+    us = asyncio.current_task()
+
+    def too_long() -> StepFailedError:
+        message = f"making the state that it is compared with took longer than {timeout_s or 0:g} s"
+        return StepFailedError(FailureKind.VERIFIER_TIMEOUT, message)
+
     try:
-        async with _places.get(), clock:
+        async with _places.get(), within_own_time(timeout_s, too_long):
             made = await _make(task, verifier)
     except StepFailedError as exc:
         return exc
-    except TimeoutError as exc:
-        if clock.expired():
-            message = f"making the state that it is compared with took longer than {timeout_s or 0:g} s"
-            return StepFailedError(FailureKind.VERIFIER_TIMEOUT, message)
-        return failed(FailureKind.ENV_START, exc, what=_WHAT)
     except UniverseError as exc:
         return failed(FailureKind.UNIVERSE, exc, what=_WHAT)
     except BaseException as exc:  # an env is the bundle's own code
@@ -198,21 +199,11 @@ async def _key(task: Task, verifier: StateVerifier) -> bytes:
     universe = task.bundle.envs[verifier.env].universe
     parts = [str(task.bundle.root), task.id, verifier.env, said, repr(dict(task.params)), repr(universe)]
     for spec in filter(None, (universe, declared)):
-        is_folder = spec.kind is UniverseKind.DIRECTORY
-        parts += await to_thread.run_sync(_folder_version, spec.path) if is_folder else _file_version(spec.path)
+        if spec.kind is UniverseKind.DIRECTORY:
+            parts += await to_thread.run_sync(_folder_version, spec.path)
+        else:
+            parts.append(repr(file_version(spec.path)))
     return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _file_version(path: Path) -> list[str]:
-    """Return what changes when a file does; of a database, its write-ahead log counts too."""
-    found: list[str] = []
-    for file in (path, path.with_name(f"{path.name}-wal")):
-        try:
-            stat = file.stat()
-        except OSError:
-            continue
-        found.append(f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}")
-    return found
 
 
 def _folder_version(path: Path) -> list[str]:

@@ -24,7 +24,7 @@ from agent_env.bundle import PythonRef
 from agent_env.bundle.raised import trace_of
 from agent_env.errors import BundleError, EnvBrokenError
 from agent_env.outcome import FailureKind
-from agent_env.verify.own_time import OwnTime
+from agent_env.verify.own_time import within_own_time
 from agent_env.verify.step_failed import StepFailedError, broken_kind, exception_line
 
 __all__ = ["call_function"]
@@ -59,12 +59,16 @@ async def call_function(
         StepFailedError: When the function cannot be loaded, raises, or takes too long.
     """
     function = await _load(target, raised)
-    too_long = StepFailedError(timed_out, f"{target} took longer than {timeout_s or 0:g} s")
+
+    def too_long() -> StepFailedError:
+        return StepFailedError(timed_out, f"{target} took longer than {timeout_s or 0:g} s")
+
     if _is_async(function):
-        ended = await _bounded(_awaited(function, argument), timeout_s, too_long)
+        async with within_own_time(timeout_s, too_long):
+            ended = await _awaited(function, argument)
     else:
-        async with _places.get().one():
-            ended = await _bounded(_in_thread(partial(function, argument)), timeout_s, too_long)
+        async with _places.get().one(), within_own_time(timeout_s, too_long):
+            ended = await _in_thread(partial(function, argument))
     exc = ended.raised
     if exc is None:
         return ended.value
@@ -78,17 +82,6 @@ class _Ended:
 
     value: object = None
     raised: BaseException | None = None
-
-
-async def _bounded(running: Awaitable[_Ended], timeout_s: float | None, too_long: StepFailedError) -> _Ended:
-    clock = OwnTime(timeout_s)
-    try:
-        async with clock:
-            return await running
-    except TimeoutError:
-        if not clock.expired():
-            raise
-        raise too_long from None
 
 
 class _Places:

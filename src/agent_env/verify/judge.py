@@ -20,7 +20,7 @@ from agent_env.bundle import JudgeVerifier, ModelSpec
 from agent_env.bundle.raised import trace_of
 from agent_env.errors import BundleError, ModelServerError
 from agent_env.outcome import FailureKind, Score
-from agent_env.verify.own_time import OwnTime
+from agent_env.verify.own_time import within_own_time
 from agent_env.verify.step_failed import StepFailedError
 from agent_env.verify.verdict import JudgeRecord, Verdict
 from agent_env.verify.view import EpisodeView, Message, text_of
@@ -80,15 +80,14 @@ async def judge_verdict(
     """
     name = verifier.model.model
     asked = _Asked(prompt=await to_thread.run_sync(_prompt, verifier, view))
-    clock = OwnTime(timeout_s)
-    try:
-        async with clock:
-            number, explanation = await _ask(verifier, ask, asked)
-    except TimeoutError:
-        if not clock.expired():
-            raise
+
+    def too_long() -> StepFailedError:
         message = f"judge {name} took longer than {timeout_s or 0:g} s"
-        raise StepFailedError(FailureKind.VERIFIER_TIMEOUT, message, asked.text()) from None
+        return StepFailedError(FailureKind.VERIFIER_TIMEOUT, message, asked.text())
+
+    try:
+        async with within_own_time(timeout_s, too_long):
+            number, explanation = await _ask(verifier, ask, asked)
     except ModelServerError as exc:
         trace = f"{trace_of(exc)}\n{asked.text()}"
         raise StepFailedError(FailureKind.MODEL_SERVER, f"judge {name}: {exc}", trace) from exc

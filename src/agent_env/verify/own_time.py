@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 
-__all__ = ["OwnTime"]
+__all__ = ["OwnTime", "within_own_time"]
 
 _TICKS = 8
 _SHORTEST_S, _LONGEST_S = 0.01, 0.5
@@ -64,3 +66,21 @@ class OwnTime:
         else:
             # In the next pass of the loop, so that what is there by now is taken in before.
             self._clock.reschedule(loop.time())
+
+
+@asynccontextmanager
+async def within_own_time(timeout_s: float | None, too_long: Callable[[], Exception]) -> AsyncGenerator[None]:
+    """Bound a block, and say so in one's own words.
+
+    Args:
+        timeout_s: Seconds; None is no bound.
+        too_long: Makes what is raised when the time is up. A `TimeoutError` of the block's own comes out as it is.
+    """
+    clock = OwnTime(timeout_s)
+    try:
+        async with clock:
+            yield
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        raise too_long() from None

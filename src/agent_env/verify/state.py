@@ -31,7 +31,7 @@ from agent_env.universe import (
 )
 from agent_env.universe.directory_diff import is_unread
 from agent_env.universe.threads import in_thread
-from agent_env.verify.own_time import OwnTime
+from agent_env.verify.own_time import within_own_time
 from agent_env.verify.step_failed import StepFailedError
 
 __all__ = ["LeftState", "WantedState", "state_score"]
@@ -78,15 +78,14 @@ async def state_score(
         StepFailedError: When the states cannot be compared, or it takes too long.
     """
     env = verifier.env
-    clock = OwnTime(timeout_s)
-    try:
-        async with clock:
-            found = await _differences(verifier, wanted, left)
-    except TimeoutError:
-        if not clock.expired():
-            raise
+
+    def too_long() -> StepFailedError:
         message = f"comparing the state of env '{env}' took longer than {timeout_s or 0:g} s"
-        raise StepFailedError(FailureKind.VERIFIER_TIMEOUT, message) from None
+        return StepFailedError(FailureKind.VERIFIER_TIMEOUT, message)
+
+    try:
+        async with within_own_time(timeout_s, too_long):
+            found = await _differences(verifier, wanted, left)
     except (UniverseError, ValueError) as exc:
         raise StepFailedError(FailureKind.VERIFIER_RAISED, f"env '{env}': {exc}", trace_of(exc)) from exc
     count = len(found.changes) + found.left_out
