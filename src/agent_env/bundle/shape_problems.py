@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from agent_env._wording import clipped
 from agent_env.bundle._suggest import closest, names_or_closest
 from agent_env.bundle.document import Document, Loc
+from agent_env.bundle.error_place import place_in
 from agent_env.bundle.schema_base import UnknownKeys
 from agent_env.bundle.schema_tasks import STEP_ERROR, STEP_KINDS, VERIFY_ERROR, VERIFY_KINDS
 from agent_env.errors import Problem
@@ -71,19 +72,9 @@ def shape(model: type[M], document: Document, problems: list[Problem]) -> M | No
 
 
 def _written(data: Any, loc: Loc, kind: str) -> Loc:
-    """Return `loc` without the parts that pydantic adds (union tags), which no file has."""
-    kept: list[str | int] = []
-    for part in loc:
-        if isinstance(data, dict) and part in data:
-            data = cast("dict[str | int, Any]", data)[part]
-        elif isinstance(data, list) and isinstance(part, int) and part < len(cast("list[Any]", data)):
-            data = cast("list[Any]", data)[part]
-        else:
-            continue
-        kept.append(part)
-    if kind == "missing":
-        kept.append(loc[-1])
-    return tuple(kept)
+    """Return where in a file an error is; of what is missing, where it would be."""
+    place = place_in(data, loc)
+    return (*place, loc[-1]) if kind == "missing" else place
 
 
 def _locs(data: Any) -> dict[int, Loc]:

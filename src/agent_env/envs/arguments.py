@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent_env._wording import clipped
+from agent_env.bundle.error_place import place_in
 from agent_env.envs.faults import LINE_CHARS, Fault, fault_lines, first_lines, unknown_parameters
 from agent_env.envs.strict_json import JsonTextError, read_object
 from agent_env.errors import ToolError
@@ -100,7 +101,7 @@ def _lines(errors: Sequence[ErrorDetails], parameters: Sequence[str], arguments:
 
 
 def _fault(error: ErrorDetails, arguments: Mapping[str, Any]) -> Fault:
-    place = _place(error["loc"], arguments)
+    place = place_in(arguments, error["loc"])
     if error["type"] == "missing":
         return Fault(place=place, missing=(str(error["loc"][-1]),))
     return Fault(place=place, expected=_expected(error), value=error["input"])
@@ -110,20 +111,6 @@ def _broken_text(error: ErrorDetails) -> str:
     if error["type"] == "json_invalid":
         return "the arguments are not Unicode text: half of a surrogate pair is in them"
     return error["msg"]
-
-
-def _place(loc: Sequence[str | int], data: Any) -> tuple[str | int, ...]:
-    """Return the part of `loc` that is in the arguments; the rest names a branch of a union."""
-    kept: list[str | int] = []
-    for part in loc:
-        if isinstance(data, Mapping) and part in data:
-            data = cast("Mapping[str | int, Any]", data)[part]
-        elif isinstance(data, list) and isinstance(part, int) and part < len(cast("list[Any]", data)):
-            data = cast("list[Any]", data)[part]
-        else:
-            continue
-        kept.append(part)
-    return tuple(kept)
 
 
 def _expected(error: ErrorDetails) -> str:
