@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from agent_env.bundle import ModelSpec
 from agent_env.chat._text import without_surrogates
 
-__all__ = ["ToolLike", "request_body"]
+__all__ = ["ToolLike", "request_body", "text_of_content"]
 
 
 class ToolLike(Protocol):
@@ -60,14 +60,21 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
         match message["role"]:
             case "assistant":
                 calls, waiting = _calls(message, messages, place)
-                text = _text(message["content"])
+                text = text_of_content(message["content"])
                 yield {"role": "assistant", "content": text or (None if calls else ""), **calls}
             case "tool" if message.get("tool_call_id") in waiting:
-                yield {"role": "tool", "tool_call_id": message["tool_call_id"], "content": _text(message["content"])}
+                yield {
+                    "role": "tool",
+                    "tool_call_id": message["tool_call_id"],
+                    "content": text_of_content(message["content"]),
+                }
             case (
                 "tool"
             ):  # of a call that could not be read, so that no message has it: an endpoint refuses such an answer
-                yield {"role": "user", "content": f"{message.get('name') or 'tool'}: {_text(message['content'])}"}
+                yield {
+                    "role": "user",
+                    "content": f"{message.get('name') or 'tool'}: {text_of_content(message['content'])}",
+                }
             case role:
                 yield {"role": role, "content": _content(message["content"])}
 
@@ -113,8 +120,8 @@ def _arguments(raw: str) -> str:
     return raw if is_object else "{}"
 
 
-def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
-    """The text of a message, without thinking and images."""
+def text_of_content(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """What a message's content says: its text parts, without thinking and images."""
     if isinstance(content, str):
         return content
     return "\n".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
@@ -123,7 +130,7 @@ def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
 def _content(content: str | Sequence[Mapping[str, Any]]) -> str | list[dict[str, Any]]:
     """What a prompt holds: a text, or parts where images are among them."""
     if isinstance(content, str) or all(part.get("type") not in ("image", "image_url") for part in content):
-        return _text(content)
+        return text_of_content(content)
     return [part for part in map(_part, content) if part is not None]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, TypedDict
 
 from agent_env.bundle import names_or_closest
+from agent_env.chat.wire import text_of_content
 from agent_env.errors import UsageError
 from agent_env.outcome import CutReason, Score
 
@@ -48,10 +49,7 @@ class Message(TypedDict):
 
 def text_of(message: Message) -> str:
     """Return what a message says: its text parts, without thinking and images."""
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
+    return text_of_content(message["content"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
