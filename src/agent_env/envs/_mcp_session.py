@@ -12,7 +12,7 @@ from typing import Any
 from agent_env.bundle import McpSpec
 from agent_env.envs._mcp_answer import BadAnswerError, answer_of
 from agent_env.envs._mcp_command import empty_folder, episode_variables, server_command
-from agent_env.envs._mcp_connection import Connection, RefusedError
+from agent_env.envs._mcp_connection import Connection, RefusedError, Server
 from agent_env.envs._mcp_http import HttpServer
 from agent_env.envs._mcp_process import Patience, ServerCommand
 from agent_env.envs._mcp_shared import shared_connection
@@ -41,16 +41,21 @@ async def open_session(
     variables = Variables()
     async with AsyncExitStack() as stack:
         if spec.url is not None:
-            key, make = _at_url(name, spec, variables, patience)
+            key, make_server = _at_url(name, spec, variables)
         elif spec.shared:
             command = server_command(name, spec, variables, folder=None, episode={})
-            key, make = _started(name, command, variables, patience)
+            key, make_server = _started(name, command, patience)
         else:
             if folder is None:
                 folder = await stack.enter_async_context(empty_folder())
             episode = episode_variables(folder=folder, params=params, task_id=task_id)
             command = server_command(name, spec, variables, folder=folder, episode=episode)
-            key, make = _started(name, command, variables, patience)
+            key, make_server = _started(name, command, patience)
+
+        def make() -> Connection:
+            watch = Watch(Tail())
+            return Connection(name, make_server(watch), watch, variables, reason_s=patience.reason_s)
+
         if spec.shared:
             connection = await stack.enter_async_context(shared_connection(key, make))
         else:
@@ -60,19 +65,16 @@ async def open_session(
         yield McpSession(connection, state=folder, timeout_s=spec.call_timeout_s)
 
 
-def _started(
-    name: str, command: ServerCommand, variables: Variables, patience: Patience
-) -> tuple[str, Callable[[], Connection]]:
-    """Return what tells a server that is started from another, and what makes a connection to it."""
-
-    def make() -> Connection:
-        watch = Watch(Tail())
-        return Connection(name, StdioServer(command, watch, patience), watch, variables, reason_s=patience.reason_s)
-
-    return json.dumps([name, command.program, command.arguments, dict(command.environment)]), make
+_MakeServer = Callable[[Watch], Server]
 
 
-def _at_url(name: str, spec: McpSpec, variables: Variables, patience: Patience) -> tuple[str, Callable[[], Connection]]:
+def _started(name: str, command: ServerCommand, patience: Patience) -> tuple[str, _MakeServer]:
+    """Return what tells a server that is started from another, and what makes the transport to it."""
+    key = json.dumps([name, command.program, command.arguments, dict(command.environment)])
+    return key, lambda watch: StdioServer(command, watch, patience)
+
+
+def _at_url(name: str, spec: McpSpec, variables: Variables) -> tuple[str, _MakeServer]:
     """As `_started`, for a server at a URL.
 
     Raises:
@@ -89,12 +91,7 @@ def _at_url(name: str, spec: McpSpec, variables: Variables, patience: Patience) 
         if not (_HEADER_NAME.fullmatch(key) and _HEADER_VALUE.fullmatch(value)):
             what = "holds characters that no HTTP header can have (a line's end?)"
             raise EnvBrokenError(f"the MCP server of env '{name}' cannot be reached: its header {key} {what}")
-
-    def make() -> Connection:
-        watch = Watch(Tail())
-        return Connection(name, HttpServer(url, headers, watch), watch, variables, reason_s=patience.reason_s)
-
-    return json.dumps([name, url, headers]), make
+    return json.dumps([name, url, headers]), lambda watch: HttpServer(url, headers, watch)
 
 
 class McpSession:

@@ -89,25 +89,25 @@ _Holds = Callable[[Any, Any], bool]
 """Whether a value, or its size, is within what the keyword says."""
 
 
-def _size(keyword: str, kind: str, holds: _Holds) -> _Look:
-    """A bound of the length of values of one type."""
+def _that(keyword: str, kind: str, holds: _Holds) -> _Look:
+    """A keyword that says one thing of values of one type."""
     is_of_type = _IS_OF_TYPE[kind]
 
     def look(_: Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-        if is_of_type(value) and not holds(len(value), said):
+        if is_of_type(value) and not holds(value, said):
             yield Misfit(keyword=keyword, said=said, value=value, place=place, schema=schema)
 
     return look
+
+
+def _size(keyword: str, kind: str, holds: _Holds) -> _Look:
+    """A bound of the length of values of one type."""
+    return _that(keyword, kind, lambda value, said: holds(len(value), said))
 
 
 def _exclusive(keyword: str, holds: _Holds) -> _Look:
     """An exclusive bound of numbers; in draft 4 it is a flag, which is read with the bound that it is beside."""
-
-    def look(_: Check, said: Any, value: Any, schema: Mapping[str, Any], place: Place) -> Iterator[Misfit]:
-        if _is_number(value) and not isinstance(said, bool) and not holds(value, said):
-            yield Misfit(keyword=keyword, said=said, value=value, place=place, schema=schema)
-
-    return look
+    return _that(keyword, "number", lambda value, said: isinstance(said, bool) or holds(value, said))
 
 
 def _bound(keyword: str, exclusive: str, holds: _Holds, strictly: _Holds) -> _Look:
