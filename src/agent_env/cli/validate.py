@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from agent_env._wording import counted
 from agent_env.bundle import Bundle
 from agent_env.bundle.load import BundleSource, in_order, read_bundle
 from agent_env.bundle.validate import check_source
@@ -50,8 +51,8 @@ def command(path: Path, *, no_play: bool, no_code: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
     if not as_json:
         evals = len(bundle.evals) - 1  # `all` is not the bundle's
-        parts = [_count(len(bundle.tasks), "task"), _count(evals, "eval"), _count(len(bundle.envs), "env")]
-        played = f"; {_count(rehearsal.played, 'gold')} played" if rehearsal.played else ""
+        parts = [counted(len(bundle.tasks), "task"), counted(evals, "eval"), counted(len(bundle.envs), "env")]
+        played = f"; {counted(rehearsal.played, 'gold')} played" if rehearsal.played else ""
         click.echo(f"ok: {', '.join(parts)}{played}{'; its Python was not run' if no_code else ''}")
 
 
@@ -77,7 +78,3 @@ def _print_json(bundle: Bundle | None, problems: list[Problem], rehearsal: Rehea
         "nowhere": [asdict(place) for place in rehearsal.nowhere],
     }
     click.echo(json.dumps({"ok": not problems, **counts, **played, "problems": listed}, indent=2))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
