@@ -60,9 +60,12 @@ class HomeView:
     total: int
     """All training runs that are so named."""
     first: int
+    earlier: int | None
+    later: int | None
+    """Where the page of training runs before and the one after start."""
     groups: tuple[GroupSummary, ...]
-    next_trainings: int | None
     next_groups: str | None
+    """The name after which the next of the groups come."""
 
     @property
     def asked(self) -> dict[str, object]:
@@ -97,8 +100,9 @@ def view_home(reader: Reader, *, named: str = "", offset: int = 0, after: str = 
         trainings=tuple(trainings),
         total=total,
         first=offset,
+        earlier=max(0, offset - _TRAININGS) if offset else None,
+        later=offset + _TRAININGS if total > offset + _TRAININGS else None,
         groups=tuple(groups),
-        next_trainings=offset + _TRAININGS if total > offset + _TRAININGS else None,
         next_groups=names[_GROUPS - 1] if len(names) > _GROUPS else None,
     )
 

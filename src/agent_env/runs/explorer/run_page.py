@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_env.runs._reading import Reader, read_summary
-from agent_env.runs.conversation import Item, StateChange, conversation
+from agent_env.runs.conversation import Item, conversation
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.heat import heat_span
 from agent_env.runs.explorer.neighbours import Neighbours
@@ -38,8 +38,6 @@ _BEFORE = 12
 """Events shown before the one that a link leads to."""
 _STARTS = frozenset({"message", "turn_started", "step_started"})
 """Where a page may begin and end: a call is on the page of its answer."""
-_CHANGES = 100
-"""Changes of a state that a page shows as a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +159,6 @@ class RunView:
         """A message as its tokens; empty where there are none to show."""
         tokens = None if item.message is None else self.part.tokens.get(item.message)
         return Markup("") if tokens is None else shaded(tokens)
-
-    def shown_changes(self, item: Item) -> Sequence[StateChange]:
-        """The changes of a state that the page shows."""
-        return item.changes[:_CHANGES]
 
 
 def run_page(site: Site, request: Request) -> Response:

@@ -99,6 +99,8 @@ def duration(seconds: float) -> str:
 
 def clock(seconds: float) -> str:
     """How long, on an axis."""
+    if 0 < abs(seconds) < 0.1:
+        return f"{seconds * 1000:.3g}\u202fms"
     if abs(seconds) < 60 or seconds % 1:
         return f"{seconds:.3g}\u202fs"
     if seconds % 60:
