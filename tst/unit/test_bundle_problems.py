@@ -811,6 +811,14 @@ BROKEN: list[Broken] = [
         ["envs/store.py:4: tool 'look' describes a parameter 'waht', which it does not have, did you mean 'what'?"],
     ),
     Broken(
+        "tool annotation that cannot say what is wrong",
+        env(
+            "@tool\ndef look(self, what: 'mute()'):\n    '''Look.'''",
+            "class Mute(Exception):\n    def __str__(self):\n        raise self\n\ndef mute():\n    raise Mute\n",
+        ),
+        ["envs/store.py:10: tool 'look' has an annotation that cannot be read: Mute, write a type"],
+    ),
+    Broken(
         "tool twice",
         env("@tool\ndef look(self):\n    '''Look.'''\n@tool(name='look')\ndef see(self):\n    '''See.'''"),
         ["envs/store.py:7: the tool 'look' is already on line 4, give one of them another name="],

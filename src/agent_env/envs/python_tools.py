@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from agent_env.bundle import CodeProblem, closest
+from agent_env.bundle.raised import described
 from agent_env.envs.arguments import convert_arguments
 from agent_env.envs.contract import ToolSpec
 from agent_env.envs.docstring import Docstring, read_docstring
@@ -182,7 +183,7 @@ class _Reader:
             what = f"is annotated with '{exc.name}', which is not defined when it runs"
             self._error(what, f"import {exc.name} outside of TYPE_CHECKING")
         except Exception as exc:  # noqa: BLE001 - evaluates annotations, which are the bundle's own expressions
-            self._error(f"has an annotation that cannot be read: {type(exc).__name__}: {exc}", "write a type")
+            self._error(f"has an annotation that cannot be read: {described(exc)}", "write a type")
         return None
 
     def _check_docstring(self, docstring: Docstring, parameters: Mapping[str, inspect.Parameter]) -> None:
@@ -214,7 +215,7 @@ class _Reader:
             return None
         except Exception as exc:  # noqa: BLE001 - builds schemas from the bundle's own classes
             name = next((name for name, hint in fields.items() if not _has_schema(hint)), None)
-            what = f"has types that cannot be read: {type(exc).__name__}: {exc}".splitlines()[0]
+            what = f"has types that cannot be read: {described(exc)}".splitlines()[0]
             if name is not None:
                 written = parameters[name].annotation
                 shown = written if isinstance(written, str) else getattr(written, "__name__", repr(written))

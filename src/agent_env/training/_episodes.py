@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from agent_env.bundle import Task
+from agent_env.bundle.raised import described
 from agent_env.episode import Episode, Turn, open_episode
 from agent_env.errors import AgentEnvError, EpisodeFailedError, EpisodeStateError, RewardError
 from agent_env.outcome import CutReason, EpisodeResult, Outcome
@@ -227,7 +228,7 @@ class Rollout:
                 raise self._failed(await episode.result(), str(error)) from error
             if isinstance(error, AgentEnvError) or episode.turn is None:
                 raise error
-            raise self._refused(episode.turn, f"{type(error).__name__}: {error}") from error
+            raise self._refused(episode.turn, described(error)) from error
         finally:
             await self.abandon()
 
