@@ -38,7 +38,7 @@ from agent_env.errors import EnvBrokenError, UniverseError, UsageError
 from agent_env.outcome import FailureKind, Skipped
 from agent_env.sandbox import Sandbox
 from agent_env.universe import StateChanges, fingerprint
-from agent_env.verify.command import how_it_ended, run_command
+from agent_env.verify.command import how_it_ended, run_command, sandbox_of
 from agent_env.verify.function import call_function
 from agent_env.verify.permission import judges_allowed
 from agent_env.verify.score import VerifyMeans, verify_step
@@ -146,13 +146,9 @@ class _Steps:
                 await self._verify(step, self._core.limits.bound_s(step))
 
     async def _run_command(self, step: RunCommand, timeout_s: float) -> None:
-        command = step.command
-        sandbox = self._sandboxes().get(command.env)
-        if sandbox is None:
-            message = f"sandbox '{command.env}' was not deployed, so no command can be run in it"
-            raise StepFailedError(FailureKind.RUN_STEP, message)
+        sandbox = sandbox_of(step.command, self._sandboxes(), FailureKind.RUN_STEP)
         try:
-            result = await run_command(command, sandbox, root=self._bundle.root, timeout_s=timeout_s)
+            result = await run_command(step.command, sandbox, root=self._bundle.root, timeout_s=timeout_s)
         except (EnvBrokenError, UsageError, OSError) as exc:
             raise failed(FailureKind.RUN_STEP, exc) from exc
         if result.timed_out:

@@ -12,7 +12,7 @@ from agent_env.bundle import SandboxSpec
 from agent_env.errors import SandboxLostError, SandboxUnavailableError
 from agent_env.sandbox._scripts import READ, read_error
 from agent_env.sandbox._supervised import SupervisedSandbox, arguments_of, as_argument, as_bytes
-from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult
+from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult, complaint
 
 __all__ = ["DOCKER_S", "ROOT", "Container", "Engine", "why_not"]
 
@@ -186,8 +186,7 @@ class Container:
         if result.exit_code in (41, 43):
             raise read_error(result.exit_code, b"", path, max_bytes=0)
         if not result.is_ok:
-            said = result.stderr.decode("utf-8", "replace").strip()
-            raise OSError(EIO, said or f"it ended with {result.exit_code}", str(path))
+            raise OSError(EIO, complaint(result) or f"it ended with {result.exit_code}", str(path))
 
     async def _exec(
         self,

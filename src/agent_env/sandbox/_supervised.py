@@ -18,6 +18,7 @@ _ANSWER_S = 30.0
 """Seconds above a command's own time after which a sandbox that does not answer is lost."""
 _FILE_S = 60.0
 _MAX_OUTPUT_BYTES = 16 * 2**20
+_NONSENSE = "the sandbox is lost: its first process answers nonsense"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class SupervisedSandbox:
         try:
             return _exec_result(answer)
         except (ValueError, IndexError):
-            raise SandboxLostError("the sandbox is lost: its first process answers nonsense") from None
+            raise SandboxLostError(_NONSENSE) from None
 
     def start(self, argv: Sequence[str], *, timeout_s: float) -> None:
         """Run a program without waiting for it, or hearing what comes of it."""
@@ -115,7 +116,7 @@ class SupervisedSandbox:
             _, errno, size, data = answer
             number, size_bytes = int(errno), int(size)
         except ValueError:
-            raise SandboxLostError("the sandbox is lost: its first process answers nonsense") from None
+            raise SandboxLostError(_NONSENSE) from None
         if number:
             raise file_error(number, path, size_bytes=size_bytes, max_bytes=most)
         return data
@@ -127,7 +128,7 @@ class SupervisedSandbox:
             _, errno = answer
             number = int(errno)
         except ValueError:
-            raise SandboxLostError("the sandbox is lost: its first process answers nonsense") from None
+            raise SandboxLostError(_NONSENSE) from None
         if number:
             raise file_error(number, path)
 

@@ -31,7 +31,7 @@ from agent_env.errors import SandboxLostError, SandboxUnavailableError
 from agent_env.sandbox._blocking import in_thread
 from agent_env.sandbox._scripts import READ, read_error
 from agent_env.sandbox._supervised import arguments_of, as_argument, as_bytes
-from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult, Sandbox
+from agent_env.sandbox.contract import MAX_FILE_BYTES, ExecResult, Sandbox, complaint
 from agent_env.sandbox.interface import Result, SandboxInterface
 
 __all__ = ["open_adapted", "open_made"]
@@ -144,8 +144,7 @@ async def _copy_in(sandbox: Sandbox, files: Path | None) -> None:
     result = await sandbox.run(["tar", "-xf", place], timeout_s=_CALL_S)
     await sandbox.run(["rm", "-f", place], timeout_s=_CALL_S)
     if not result.is_ok:
-        said = result.stderr.decode("utf-8", "replace").strip()
-        raise SandboxUnavailableError(f"the files cannot be copied into the sandbox: tar: {said}")
+        raise SandboxUnavailableError(f"the files cannot be copied into the sandbox: tar: {complaint(result)}")
 
 
 def _archive(files: Path) -> bytes:

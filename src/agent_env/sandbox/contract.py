@@ -17,16 +17,23 @@ from agent_env.errors import UsageError
 
 __all__ = [
     "AS_AGENT_VARIABLE", "FILES_VARIABLE", "MAX_FILE_BYTES", "ExecResult", "HasVerifierSide", "PlacedFile", "Sandbox", "VerifierSide",
-    "left_out_line",
+    "complaint", "left_out_line",
 ]  # fmt: skip
 
 MAX_FILE_BYTES = 64 * 2**20
 """The largest file that is read or written in one go, and the most that a command is given as its input."""
+_COMPLAINT_CHARS = 500
 
 
 def left_out_line(left_out_bytes: int) -> str:
     """What stands in the place of the middle of an output, with the line breaks around it."""
     return f"\n[... {left_out_bytes:,} bytes left out ...]\n"
+
+
+def complaint(result: ExecResult) -> str:
+    """What a command said of its failure, in one line: the end of its stderr, or else of what it printed."""
+    said = " ".join((result.stderr or result.stdout).decode("utf-8", "replace").split())
+    return said[-_COMPLAINT_CHARS:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

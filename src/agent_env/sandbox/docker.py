@@ -26,7 +26,7 @@ from agent_env.sandbox._inside.wire import pack_fields
 from agent_env.sandbox._launch import Launch, open_channels, turn_to_start
 from agent_env.sandbox._place import base_token, is_alive, sandbox_folder
 from agent_env.sandbox._supervised import SupervisedSandbox, Workplace
-from agent_env.sandbox.contract import PlacedFile, Sandbox, VerifierSide
+from agent_env.sandbox.contract import PlacedFile, Sandbox, VerifierSide, complaint
 from agent_env.sandbox.verifier_side import side_in
 
 __all__ = ["check_docker", "open_docker", "remove_dead_containers"]
@@ -209,8 +209,7 @@ class _AgentsContainer(Container):
         done = await self.engine.do(*arguments)
         if not done.is_ok:
             await self.check_running()
-            said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[-500:]
-            raise OSError(EIO, f"docker {arguments[0]}: {said or 'it took too long'}", self.name)
+            raise OSError(EIO, f"docker {arguments[0]}: {complaint(done) or 'it took too long'}", self.name)
 
     async def _end(self, name: str, image: str) -> None:
         with suppress(SandboxLostError):  # then what runs `docker` has removed them

@@ -14,11 +14,11 @@ from agent_env.errors import EnvBrokenError
 from agent_env.sandbox.contract import (
     AS_AGENT_VARIABLE,
     FILES_VARIABLE,
-    ExecResult,
     HasVerifierSide,
     PlacedFile,
     Sandbox,
     VerifierSide,
+    complaint,
 )
 
 __all__ = ["open_verifier_side", "placed_files", "remove_inside", "side_in", "side_of"]
@@ -98,7 +98,7 @@ async def side_of(
     """
     made = await sandbox.run(["mkdir", "-p", "--", str(files), str(own), str(temporary)])
     if not made.is_ok:
-        raise OSError(f"there is no room for a verifier in the sandbox: {_said(made)}")
+        raise OSError(f"there is no room for a verifier in the sandbox: {complaint(made)}")
     environment = {
         FILES_VARIABLE: str(files),
         AS_AGENT_VARIABLE: "" if as_agent is None else str(as_agent),
@@ -140,10 +140,6 @@ async def remove_inside(sandbox: Sandbox, place: PurePosixPath) -> None:
         except EnvBrokenError:
             return  # and what was in it with it
         if not result.is_ok:
-            logger.error("%s stays in the sandbox: rm: %s", place, _said(result))
+            logger.error("%s stays in the sandbox: rm: %s", place, complaint(result))
     if scope.cancelled_caught:
         logger.error("%s stays in the sandbox: rm took longer than %s s", place, _REMOVE_S)
-
-
-def _said(result: ExecResult) -> str:
-    return " ".join(result.stderr.decode("utf-8", "replace").split())[-300:]

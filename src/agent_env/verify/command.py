@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
@@ -25,7 +25,7 @@ from agent_env.sandbox.verifier_side import placed_files
 from agent_env.verify.returned import score_of
 from agent_env.verify.step_failed import StepFailedError, broken_kind
 
-__all__ = ["SCORE_VARIABLE", "command_score", "how_it_ended", "run_command"]
+__all__ = ["SCORE_VARIABLE", "command_score", "how_it_ended", "run_command", "sandbox_of"]
 
 SCORE_VARIABLE = "AGENT_ENV_SCORE"
 """The environment variable that says where a verifier's command writes its score."""
@@ -38,6 +38,23 @@ _CANNOT_RUN, _NOT_FOUND, _SIGNALS = 126, 127, range(129, 193)
 
 _STARTS_CLEAN = {"PYTHONNOUSERSITE": "1"}
 """For verifiers: else each Python that they start would first run what the agent has put into its home."""
+
+
+def sandbox_of(command: Command, sandboxes: Mapping[str, Sandbox], kind: FailureKind) -> Sandbox:
+    """Return the sandbox that a command is run in.
+
+    Args:
+        command: The command.
+        sandboxes: Those that are open in the episode, by their env's name.
+        kind: The kind of failure when it is not among them.
+
+    Raises:
+        StepFailedError: When its env was not deployed.
+    """
+    sandbox = sandboxes.get(command.env)
+    if sandbox is None:
+        raise StepFailedError(kind, f"sandbox '{command.env}' was not deployed, so no command can be run in it")
+    return sandbox
 
 
 async def run_command(command: Command, sandbox: Sandbox, *, root: Path, timeout_s: float | None) -> ExecResult:

@@ -10,7 +10,7 @@ from agent_env.bundle import CheckVerifier, CommandVerifier, JudgeVerifier, Pyth
 from agent_env.outcome import FailureKind, Score, Skipped
 from agent_env.sandbox.contract import Sandbox
 from agent_env.verify.checks import check_score
-from agent_env.verify.command import command_score
+from agent_env.verify.command import command_score, sandbox_of
 from agent_env.verify.function import call_function
 from agent_env.verify.judge import Ask, judge_verdict
 from agent_env.verify.permission import JUDGES_OFF
@@ -65,10 +65,7 @@ async def _verdict(step: Verify, view: EpisodeView, means: VerifyMeans, timeout_
             except ValueError as exc:
                 raise StepFailedError(FailureKind.SCORE_INVALID, f"the check {exc}") from None
         case CommandVerifier() as command:
-            sandbox = means.sandboxes.get(command.command.env)
-            if sandbox is None:
-                message = f"sandbox '{command.command.env}' was not deployed, so no command can be run in it"
-                raise StepFailedError(FailureKind.VERIFIER_RAISED, message)
+            sandbox = sandbox_of(command.command, means.sandboxes, FailureKind.VERIFIER_RAISED)
             score = await command_score(step.id, command, sandbox, root=means.root, timeout_s=timeout_s)
             return Verdict(outcome=score)
         case JudgeVerifier() as judge:
