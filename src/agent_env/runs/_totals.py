@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard, cast
 
-from agent_env.runs.record import EventLike
+from agent_env.runs.record import TIMES, EventLike
 
 __all__ = ["Totals", "TotalsSoFar"]
 
-_ENV, _MODEL, _OTHER, _TOOLS, _VERIFY = "env", "model", "other", "tools", "verify"
+_MODEL, _TOOLS, _ENV, _VERIFY, _OTHER = TIMES
 _STEPS = {"deploy_env": _ENV, "deploy_agent": _ENV, "add_skills": _ENV, "run": _ENV, "verify": _VERIFY}
 _CHANGES = frozenset({"step_started", "step_ended", "turn_started", "turn_ended", "cut"})
 _TOOL_NAMES = 100

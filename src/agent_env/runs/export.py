@@ -20,14 +20,13 @@ from agent_env.runs._codec import column_text, encode
 from agent_env.runs._listing import go_through
 from agent_env.runs._reading import Reader, record_of, sampled_of
 from agent_env.runs._where import Condition
-from agent_env.runs.record import RunEvent, RunRecord, RunSummary, SampledTokens
+from agent_env.runs.record import TIMES, RunEvent, RunRecord, RunSummary, SampledTokens
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs] -- it has types inside
 
 __all__ = ["Exported", "frame_of", "write_jsonl", "write_parquet"]
 
-_TIMES = ("model", "tools", "env", "verify", "other")
 _PAGE = 500
 _EVENTS = 200
 _FRAME_PAGE = 5_000
@@ -251,7 +250,7 @@ def _frame(pandas: Any, runs: Sequence[RunSummary]) -> pd.DataFrame:
             )
         else:
             columns[name] = pandas.Series(values, dtype=_DTYPES[kind])
-    for name in _TIMES:
+    for name in TIMES:
         columns[f"seconds.{name}"] = pandas.Series([row["times"].get(name, 0.0) for row in rows], dtype="float64")
     for name in dict.fromkeys(score for row in rows for score in row["scores"]):
         columns[f"score.{name}"] = pandas.Series([row["scores"].get(name) for row in rows], dtype="float64")

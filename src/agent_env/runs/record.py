@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 __all__ = [
     "RECORD_VERSION",
+    "TIMES",
     "EventLike",
     "GroupPlace",
     "GroupSummary",
@@ -38,6 +39,9 @@ __all__ = [
 
 RECORD_VERSION = 1
 """The version of one run's record, kept with each run: for the day when a reader has to tell two apart."""
+
+TIMES = ("model", "tools", "env", "verify", "other")
+"""What a run's seconds are told apart by: see `RunSummary.times`."""
 
 _MODEL_PARTS = 2
 """A small model of our own is in a folder `model` in that of its training."""

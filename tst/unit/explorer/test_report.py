@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
+import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
@@ -146,6 +147,22 @@ def test_the_command_writes_a_file(folder: Path, tmp_path: Path, monkeypatch: py
     done = CliRunner().invoke(root, ["report", "grid", "--html", "x.html", "--runs", str(folder)])
     assert done.exit_code == 0
     assert sorted(file.name for file in Path().iterdir()) == ["grid-train-step-0001.html", "x.html"]
+
+
+def test_events_that_cannot_be_read_are_not_said_to_be_left_out(tell: Tell, index: RunIndex, tmp_path: Path) -> None:
+    """They are in the conversation, as one item that says so."""
+    told = tell()
+    for number in range(70):
+        told.says(f"line {number}.")
+    told.ended(0.5)
+    index.flush()
+    with sqlite3.connect(tmp_path / "index.sqlite3") as conn:
+        (first,) = conn.execute("SELECT max(first_seq) FROM chunks").fetchone()
+        conn.execute("UPDATE chunks SET body = x'00' WHERE first_seq = ?", (first,))
+    conn.close()
+    text = page(tmp_path, "g").text
+    assert f"events {first} to 69 cannot be read" in text
+    assert "more events are not in this report" not in text
 
 
 def test_a_file_that_cannot_be_written_is_said(folder: Path) -> None:

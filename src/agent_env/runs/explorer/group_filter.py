@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from agent_env.runs._reading import stands
 from agent_env.runs.explorer.address import text_of
+from agent_env.runs.explorer.wording import MINUS
 from agent_env.runs.record import RunState
 
 __all__ = ["GroupFilter", "Sort", "Where", "filter_of", "sort_of", "where_of"]
@@ -152,7 +153,7 @@ _COLUMNS = {"cut": "cut", "failure": "failure_kind", "task": "task_id"}
 
 
 def _reward(request: Request, name: str) -> float | None:
-    text = text_of(request, name).strip().replace("\u2212", "-")
+    text = text_of(request, name).strip().replace(MINUS, "-")
     if not text:
         return None
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from agent_env.runs.explorer.points import StepPoint
-from agent_env.runs.explorer.wording import clock, duration, number, percent, plural, short_count, tally
+from agent_env.runs.explorer.wording import MINUS, clock, count, duration, number, percent, plural, short_count, tally
 
 __all__ = ["Measure"]
 
@@ -38,7 +38,7 @@ class Measure(StrEnum):
             return percent(value)
         if self is Measure.SECONDS:
             return clock(value)
-        return f"{value:.6g}".replace("-", "\u2212") if self is Measure.REWARD else short_count(value)
+        return f"{value:.6g}".replace("-", MINUS) if self is Measure.REWARD else short_count(value)
 
     def about(self, point: StepPoint) -> str:
         """What a step has of it, in words."""
@@ -57,7 +57,7 @@ class Measure(StrEnum):
             case Measure.MESSAGES | Measure.CALLS:
                 return f"{value:.1f} {self} an episode"
             case Measure.PROMPT_TOKENS | Measure.SAMPLED_TOKENS:
-                return f"{value:,.0f} {self.replace('_', ' ')} an episode".replace(",", "\u202f")
+                return f"{count(round(value))} {self.replace('_', ' ')} an episode"
 
 
 _HEADINGS: Mapping[Measure, str] = {

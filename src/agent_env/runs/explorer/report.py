@@ -27,7 +27,7 @@ from agent_env.runs.explorer.group_page import GroupView, view_group
 from agent_env.runs.explorer.render import as_html
 from agent_env.runs.explorer.rollouts import Rollout
 from agent_env.runs.explorer.run_drawing import times_bar
-from agent_env.runs.explorer.run_reading import read_events, read_head
+from agent_env.runs.explorer.run_reading import after_last, read_events, read_head
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.explorer.training_page import TrainingView, view_training
 from agent_env.runs.record import RunState, RunSummary
@@ -201,13 +201,13 @@ def _episode(reader: Reader, run_id: str, why: str) -> ShownEpisode:
         run = read_summary(conn, run_id)
         events = read_events(conn, run, first=0, limit=_EVENTS)
         damage = read_head(conn, run).damage
-    last = events[-1].seq + 1 if events else 0
-    is_whole = last >= run.events and run.state is not RunState.RUNNING
+    shown = after_last(events, 0)
+    is_whole = shown >= run.events and run.state is not RunState.RUNNING
     return ShownEpisode(
         run=run,
         why=why,
         items=conversation(events, is_whole=is_whole),
-        left_out=max(0, run.events - last),
+        left_out=max(0, run.events - shown),
         damage=damage,
     )
 

@@ -7,13 +7,11 @@ import math
 from markupsafe import Markup, escape
 
 from agent_env.runs.explorer.wording import duration
-from agent_env.runs.record import RunSummary, SampledTokens
+from agent_env.runs.record import TIMES, RunSummary, SampledTokens
 from agent_env.runs.visible import one_line, visible
 
 __all__ = ["duration_bar", "shaded", "times_bar"]
 
-_TIMES = ("model", "tools", "env", "verify", "other")
-"""What a run's seconds are told apart by, in the order of the bar."""
 _TOKENS = 4_000
 """Tokens of one message that a page shades; the rest is counted."""
 _LIKELY = (0.9, 0.5, 0.2, 0.05)
@@ -23,7 +21,7 @@ _UNLIKELIEST = 5
 
 def times_bar(run: RunSummary) -> Markup:
     """Where a run's seconds went, as a bar and in words; empty where the record does not say."""
-    times = {name: max(0.0, run.times[name]) for name in _TIMES if run.times.get(name)}
+    times = {name: max(0.0, run.times[name]) for name in TIMES if run.times.get(name)}
     total = sum(times.values())
     if total <= 0:
         return Markup("")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 __all__ = [
+    "MINUS",
     "ago",
     "clock",
     "count",
@@ -122,7 +123,7 @@ def moment(at_s: float) -> str:
     try:
         return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
     except (ValueError, OverflowError, OSError):  # a time that no clock shows, from a file of an older version
-        return "\u2013"
+        return NONE
 
 
 def plural(n: int, one: str, many: str | None = None) -> str:
