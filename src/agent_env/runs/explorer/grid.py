@@ -12,7 +12,7 @@ from agent_env.runs.explorer.wording import duration, number, plural, short_numb
 from agent_env.runs.record import RunState
 from agent_env.runs.visible import one_line
 
-__all__ = ["cells"]
+__all__ = ["about", "cells"]
 
 _MESSAGE_CHARS = 160
 
@@ -49,7 +49,7 @@ def _cell(rollout: Rollout, low: float, high: float, choosing: tuple[str | None,
     below = f'<span class="mark">{escape(one_line(", ".join(marks).replace("_", " "), 60))}</span>' if marks else ""
     again = f'<span class="again">try {rollout.attempt + 1}</span>' if rollout.attempt else ""
     run_id = escape(rollout.run_id)
-    title = escape(_title(rollout))
+    title = escape(about(rollout))
     value_class = "value" if score is not None else "value word"
     chosen = "" if choosing is None else _choices(rollout, choosing)
     return (
@@ -70,7 +70,8 @@ def _choices(rollout: Rollout, chosen: tuple[str | None, str | None]) -> str:
     return f'<span class="choices">{"".join(parts)}</span>'
 
 
-def _title(rollout: Rollout) -> str:
+def about(rollout: Rollout) -> str:
+    """What a rollout came to, in words: the title of its cell."""
     words = [f"rollout {rollout.rollout}" + (f", try {rollout.attempt + 1}" if rollout.attempt else "")]
     if rollout.state is RunState.COMPLETED:
         words.append("no reward" if rollout.reward is None else f"reward {number(rollout.reward)}")

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from agent_env.runs.explorer import wording
 from agent_env.runs.explorer.charts import kind_mark, legend_mark, sparkline
-from agent_env.runs.explorer.grid import cells
+from agent_env.runs.explorer.grid import about, cells
 from agent_env.runs.explorer.heat import heat, heat_key
 from agent_env.runs.json_text import pretty
 from agent_env.runs.record import RunState, place_of, short_model
@@ -112,6 +112,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     filters: dict[str, Any] = {
+        "about": about,
         "ago": wording.ago,
         "count": wording.count,
         "duration": wording.duration,
