@@ -11,11 +11,10 @@ import sqlite3
 from collections import deque
 from collections.abc import Iterable
 
-from agent_env.errors import RunIndexError
 from agent_env.runs._batch import dead_writers, in_few
 from agent_env.runs._schema import immediate
 from agent_env.runs._versions import NEW_WORDS
-from agent_env.runs._words import as_pairs, texts_in
+from agent_env.runs._words import words_of
 
 __all__ = ["WordsQueue", "catch_up_some", "has_left_overs", "start_anew"]
 
@@ -108,7 +107,7 @@ def catch_up_some(conn: sqlite3.Connection, *, own: int | None = None) -> bool:
                 break
             if writer in lagging and key > lagging[writer][0]:
                 size += raw_bytes
-                rows.append((key, _words_of(body, codec)))
+                rows.append((key, words_of(body, codec)))
         in_few(conn, _INSERT_WORDS, [row for row in rows if row[1]])
         conn.executemany(
             "UPDATE writers SET words_to = max(words_to, ?) WHERE key = ?", [(last, writer) for writer in lagging]
@@ -148,10 +147,3 @@ def _lagging(conn: sqlite3.Connection, *, own: int | None) -> dict[int, tuple[in
         if closed_at_s is not None or key in gone:
             lagging[key] = (words_to, chunks_to)
     return lagging
-
-
-def _words_of(body: bytes, codec: int) -> str:
-    try:
-        return as_pairs("\n".join(filter(None, texts_in(body, codec))))
-    except RunIndexError:
-        return ""  # a damaged chunk is told of to whoever reads its run

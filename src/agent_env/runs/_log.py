@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_env.outcome import EpisodeResult
@@ -60,10 +60,16 @@ class Ended:
             cut=None if result.cut is None else str(result.cut),
             failure_kind=None if failure is None else str(failure.kind),
             failure_step=None if failure is None else column_text(failure.step),
-            failure_message=None if failure is None else column_text(failure.message, _MESSAGE_CHARS),
+            failure_message=None if failure is None else column_text(failure.message),
             scores=encode({step: score.value for step, score in result.scores.items()}).decode("ascii"),
             at_s=at_s,
         )
+
+    def shortened(self) -> Ended:
+        """With no more of a message than its column has: for when no secret is in it, or a part of one would stay."""
+        if self.failure_message is None or len(self.failure_message) <= _MESSAGE_CHARS:
+            return self
+        return replace(self, failure_message=column_text(self.failure_message, _MESSAGE_CHARS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from agent_env.runs.record import SampledTokens
 
 __all__ = ["Mask"]
 
+_DEPTH = 3
+"""How deep in JSON within strings of JSON a secret is looked for: of a value without quotes and the like, no depth is another."""
+
 Text = TypeVar("Text", str, str | None)
 
 
@@ -25,10 +28,8 @@ class Mask:
         self._secrets = secret_values() if secrets is None else secrets
         self._in_json: list[tuple[bytes, bytes]] = []
         for value, name in self._secrets.items():
-            # As a string in JSON has it, and as a string has it that is JSON itself, as a call's raw arguments are.
-            once = _inside(value)
-            for found in dict.fromkeys((_inside(once), once)):
-                self._in_json.append((found.encode("ascii"), _inside(f"⟨{name}⟩").encode("ascii")))
+            for found in _as_strings(value):
+                self._in_json.append((_inside(found).encode("ascii"), _inside(f"⟨{name}⟩").encode("ascii")))
 
     def json(self, body: bytes) -> bytes:
         """Clean what `encode` wrote."""
@@ -61,5 +62,14 @@ class Mask:
         return masked_tokens(tokens, self._secrets)
 
 
-def _inside(value: str) -> str:
-    return json.dumps(value)[1:-1]
+def _as_strings(value: str) -> list[str]:
+    """How a string has a value: as it is, or as JSON in the string has it, as a call's raw arguments; the deepest first."""
+    found = level = {value: None}
+    for _ in range(_DEPTH):
+        level = {_inside(text, is_ascii=is_ascii): None for text in level for is_ascii in (True, False)}
+        found = level | found
+    return list(found)
+
+
+def _inside(value: str, *, is_ascii: bool = True) -> str:
+    return json.dumps(value, ensure_ascii=is_ascii)[1:-1]

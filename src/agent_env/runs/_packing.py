@@ -10,7 +10,7 @@ from agent_env.runs._log import Ended, Opened, Part, RunLog
 from agent_env.runs._mask import Mask
 from agent_env.runs._tokens import pack_tokens, size_of
 from agent_env.runs._totals import Totals
-from agent_env.runs._words import as_pairs
+from agent_env.runs._words import as_pairs, words_of
 
 __all__ = ["PackedChunk", "PackedHead", "PackedPart", "pack_part"]
 
@@ -70,7 +70,7 @@ def pack_part(part: Part, pack: Callable[[bytes], bytes], mask: Mask) -> PackedP
     return PackedPart(
         log=part.log,
         head=None if part.opened is None else _head(part.log, part.opened, pack, mask),
-        ended=None if part.ended is None else mask.ended(part.ended),
+        ended=None if part.ended is None else mask.ended(part.ended).shortened(),
         reward=part.reward,
         totals=part.totals,
         tools=_json(part.totals.tools, mask),
@@ -103,14 +103,18 @@ def _chunks(part: Part, pack: Callable[[bytes], bytes], mask: Mask) -> list[Pack
     for end in chunk_ends([len(noted.line) for noted in part.events]):
         events = part.events[start:end]
         body = b"\n".join([noted.line for noted in events])
-        text = "\n".join([noted.text for noted in events if noted.text])
+        cleaned = mask.json(body)
+        if cleaned == body:
+            words = as_pairs(mask.text("\n".join([noted.text for noted in events if noted.text])))
+        else:  # of a text that was noted, a secret may be cut or written otherwise
+            words = words_of(cleaned, CODEC_RAW)
         chunks.append(
             PackedChunk(
                 first_seq=part.first_seq + start,
                 count=end - start,
                 raw_bytes=len(body),
-                body=pack(mask.json(body)),
-                words=as_pairs(mask.text(text)),
+                body=pack(cleaned),
+                words=words,
             )
         )
         start = end

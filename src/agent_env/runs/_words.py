@@ -23,7 +23,7 @@ __all__ = [
     "searchable",
     "terms_of",
     "text_of",
-    "texts_in",
+    "words_of",
 ]
 
 TEXT_CHARS = 20_000
@@ -71,15 +71,6 @@ def searchable(kind: str, data: Mapping[str, Any]) -> str:
             return ""
 
 
-def texts_in(body: bytes, codec: int) -> list[str]:
-    """The texts of each event of a chunk, as it stands in the file.
-
-    Raises:
-        RunIndexError: When it is damaged.
-    """
-    return list(map(text_of, unpack(body, codec).split(b"\n")))
-
-
 def text_of(line: bytes) -> str:
     """The texts of an event, as it stands in a chunk.
 
@@ -91,6 +82,14 @@ def text_of(line: bytes) -> str:
         return searchable(event["kind"], event["data"])
     except (LookupError, TypeError, AttributeError) as exc:
         raise RunIndexError(f"a record in the run index is damaged: {exc}") from exc
+
+
+def words_of(body: bytes, codec: int) -> str:
+    """What the search index is given for a chunk, as it stands in the file; nothing for one that is damaged."""
+    try:
+        return as_pairs("\n".join(filter(None, map(text_of, unpack(body, codec).split(b"\n")))))
+    except RunIndexError:
+        return ""  # a damaged chunk is told of to whoever reads its run
 
 
 def as_pairs(text: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from agent_env._secrets import is_secret_name, note_secret_name, secret_values
 from agent_env.episode.sink import EventKind
 from agent_env.outcome import Failure, FailureKind, Outcome
 from agent_env.runs import RunIndex, RunSink, SampledTokens
+from agent_env.runs._words import TEXT_CHARS
 
 Make = Callable[..., RunSink]
 Do = Callable[..., None]
@@ -109,3 +113,64 @@ def test_a_secret_inside_json_inside_json_is_found(
     )
     index.flush()
     assert next(index.events(sink.run_id)).data["raw"] == '{"password": "⟨SHOP_PASSWORD⟩"}'
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_secret_deep_in_json_is_found(
+    monkeypatch: pytest.MonkeyPatch, index: RunIndex, begin: Make, tell: Do, depth: int, *, ascii_only: bool
+) -> None:
+    """A password with a quote and a letter that is not ASCII, in the body of what a page answered a tool."""
+    monkeypatch.setenv("SHOP_PASSWORD", ODD)
+    text, cleaned = ODD, "⟨SHOP_PASSWORD⟩"
+    for _ in range(depth):
+        text, cleaned = (json.dumps({"body": what}, ensure_ascii=ascii_only) for what in (text, cleaned))
+    sink = begin(index)
+    tell(sink, EventKind.ANSWER, {"call_id": "1", "text": text})
+    index.flush()
+    answer = next(index.events(sink.run_id)).data["text"]
+    assert "w0rd" not in answer
+    if not ascii_only:
+        assert answer == cleaned
+    assert not index.search("w0rd").hits
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("message", {"message": {"role": "assistant", "content": 'I send {"password": "x\\"wombat okapi"} now'}}),
+        ("answer", {"text": '[login] with x"wombat okapi'}),
+        ("answer", {"text": "{back\\wombat okapi}"}),
+        ("answer", {"text": f'{"a" * (TEXT_CHARS - 10)} x"wombat okapi'}),
+        ("call", {"tool": "t", "arguments": {"a": f'{"a" * (TEXT_CHARS - 20)} x"wombat okapi'}, "raw": ""}),
+    ],
+)
+def test_no_word_of_a_secret_is_in_the_search_index(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, begin: Make, tell: Do, kind: str, data: dict[str, object]
+) -> None:
+    """Nor where a text is searched up to the middle of it, or has it as JSON writes it."""
+    monkeypatch.setenv("SHOP_PASSWORD", 'x"wombat okapi')
+    monkeypatch.setenv("BACK_PASSWORD", "back\\wombat okapi")
+    with RunIndex.open(tmp_path) as index:
+        tell(begin(index), EventKind(kind), data)
+        index.flush()
+    with closing(sqlite3.connect(tmp_path / "index.sqlite3")) as conn:
+        conn.execute("CREATE VIRTUAL TABLE temp.terms USING fts5vocab('main', 'words', 'row')")
+        terms = [row[0] for row in conn.execute("SELECT term FROM terms")]
+    assert terms
+    assert not [term for term in terms if term.startswith(("w", "ok")) and term != "with"]
+
+
+def test_a_long_failure_does_not_end_in_a_part_of_a_secret(
+    monkeypatch: pytest.MonkeyPatch, index: RunIndex, record: Make
+) -> None:
+    """Its message is shortened after secrets are out of it."""
+    monkeypatch.setenv("SHOP_API_KEY", KEY)
+    for before in range(1_970, 2_001):
+        failure = Failure(kind=FailureKind.AGENT, step="s", message=f"{'a' * before}{KEY}")
+        sink = record(index, outcome=Outcome.FAILED, failure=failure)
+        index.flush()
+        shown = index.find(sink.run_id).failure
+        assert shown is not None
+        assert "sk" not in shown.message
+        assert len(shown.message) <= 2_000
