@@ -30,7 +30,7 @@ TEXT_CHARS = 20_000
 """Of each text, what is searched."""
 _JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 _ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\.")
-_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
 
 TOKENIZER = """tokenize="unicode61 categories 'L* N* Co So Mn Mc'" """
 """How SQLite splits a text into words: letters with their marks, numbers and pictures; case and accents make no difference."""
@@ -178,7 +178,8 @@ def _unescaped(text: str) -> str:
 
 def _meant(found: re.Match[str]) -> str:
     escape = found[0]
-    return _ESCAPED.get(escape[1], escape[1]) if len(escape) == 2 else json.loads(f'"{escape}"')
+    # What is no escape is no JSON: a line of a log with a path in it, a pattern that a model wrote wrong.
+    return _ESCAPED.get(escape[1], escape) if len(escape) == 2 else json.loads(f'"{escape}"')
 
 
 def _text(value: object) -> str:

@@ -117,6 +117,25 @@ def test_words_of_several_lines_are_found(
     assert [found(index, text) for text in ("nneedle", "ttemp", "eedle", "needl", "emp")] == [[]] * 5
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (EventKind.CALL, {"tool": "grep", "arguments": None, "raw": '{"pattern": "needle\\d+all", "in": "C:\\Users'}),
+        (EventKind.ANSWER, {"text": "[error] no needle\\d+all in C:\\Users"}),
+        (EventKind.AGENT_CALLED, {"tool": "grep", "arguments": {}, "text": "{needle\\d+all} C:\\Users"}),
+    ],
+)
+def test_words_at_a_backslash_that_is_no_escape_are_found(
+    index: RunIndex, begin: Make, tell: Do, kind: EventKind, data: dict[str, object]
+) -> None:
+    """What starts like JSON may be none: a line of a log, or arguments that a model wrote wrong."""
+    tell(begin(index), kind, data)
+    index.flush()
+    for text in ("needle", "all", "users", '"needle d all"', "user*"):
+        assert len(found(index, text)) == 1, text
+    assert found(index, "needled") == []
+
+
 _PIECES = st.sampled_from(
     ["bal", "Bal", "bál", "ba", "al", "n", "t", "l", "7", " ", "\n", "\t", "\\", '"', "_", "-", "é", "\x00"]
 )
