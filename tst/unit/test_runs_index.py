@@ -424,6 +424,12 @@ def test_any_value_becomes_one_line_of_ascii(value: object) -> None:
     decode(line)
 
 
+def test_what_is_too_deep_to_be_read_is_said_to_be_damaged() -> None:
+    """In a line, as other damage is: what could just be written may be too deep for who reads it."""
+    with pytest.raises(RunIndexError, match="damaged: maximum recursion depth"):
+        decode(b"[" * 100_000 + b"]" * 100_000)
+
+
 def test_values_json_has_no_word_for_are_written_in_the_nearest_way() -> None:
     """Sets, tuples as keys, circles, objects and broken reprs stop no episode."""
 

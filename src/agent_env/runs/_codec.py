@@ -64,7 +64,7 @@ def decode(body: bytes | str) -> Any:
     """
     try:
         return json.loads(body)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:  # what was just not too deep to be written may be for who reads it
         raise RunIndexError(f"a record in the run index is damaged: {exc}") from exc
 
 

@@ -182,16 +182,19 @@ def _meant(found: re.Match[str]) -> str:
     return _ESCAPED.get(escape[1], escape) if len(escape) == 2 else json.loads(f'"{escape}"')
 
 
-def _text(value: object) -> str:
+def _text(value: object, depth: int = 0) -> str:
     """The text of a message's content: a string, or parts with a text or thinking in each."""
     if isinstance(value, str):
         return value[:TEXT_CHARS]
     if isinstance(value, Mapping):
         part = cast("Mapping[str, object]", value)
         return next((text[:TEXT_CHARS] for name in _PARTS if isinstance(text := part.get(name), str)), "")
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return "\n".join(filter(None, map(_text, cast("Sequence[object]", value))))[:TEXT_CHARS]
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray) and depth < _PARTS_DEPTH:
+        parts = [_text(part, depth + 1) for part in cast("Sequence[object]", value)]
+        return "\n".join(filter(None, parts))[:TEXT_CHARS]
     return ""
 
 
 _PARTS = ("text", "thinking", "reasoning", "raw")
+_PARTS_DEPTH = 8
+"""How deep parts within parts are looked at: no message has more, and one that a model nests without end ends here."""

@@ -186,6 +186,31 @@ def test_everything_that_is_said_is_searched(index: RunIndex, begin: Make, tell:
     assert [number for number in range(1, 4) if found(index, f"never{number}")] == []
 
 
+@pytest.mark.parametrize("depth", [20, 400, 900, 5_000])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda deep: {"message": {"role": "assistant", "content": deep}},
+        lambda deep: {"message": {"role": "assistant", "content": "x", "unreadable_calls": deep}},
+        lambda deep: {"tool": "needle", "arguments": {"a": deep}, "raw": "[" * 50_000},
+    ],
+)
+def test_what_is_nested_deeply_is_recorded_read_and_found(
+    index: RunIndex, begin: Make, say: Do, tell: Do, make: Callable[[object], dict[str, object]], depth: int
+) -> None:
+    """A model may write any JSON: it stops neither the episode nor who reads and searches it."""
+    deep: object = "word"
+    for _ in range(depth):
+        deep = [deep]
+    data = make(deep)
+    sink = begin(index)
+    tell(sink, EventKind.CALL if "tool" in data else EventKind.MESSAGE, data)
+    say(sink, "needle")
+    index.flush()
+    assert len(list(index.events(sink.run_id))) == 2
+    assert [hit.run.run_id for hit in index.search("needle").hits] == [sink.run_id]
+
+
 def test_a_hit_is_the_event_and_some_words_around_it(index: RunIndex, record: Make) -> None:
     """On one line, cut at both ends."""
     sink = record(index, texts=["nothing", f"{'before ' * 50}\n\n needle\x00\t\ud800 {'after ' * 50}"])
