@@ -75,7 +75,7 @@ async def test_a_training_run_of_any_name_is_found_by_its_links(tell: Tell, look
     assert search.one("input", name="group")["value"] == name
 
 
-@pytest.mark.parametrize("name", [*NAMES, UNPRINTABLE])
+@pytest.mark.parametrize("name", [*NAMES, UNPRINTABLE, "half \ud83d", "\udcff"])
 async def test_a_tool_of_any_name_can_be_filtered_by(tell: Tell, look: Look, name: str) -> None:
     """What the list of tools offers leaves the runs that called it."""
     told = tell("g", "t")
@@ -112,7 +112,7 @@ async def test_kinds_and_messages_of_failures_are_text(tell: Tell, look: Look, i
     bad: Any = "<b>x</b>\u202e" + "y" * 300
     told.ended(failure=Failure(kind=bad, step="s", message="<script>alert(1)</script>" * 40))
     told = tell("a/train/step-0001", "t")
-    told.ended(0.5, cut=bad, scores={"<i>one</i>": 0.5, "two": 0.5})
+    told.ended(0.5, cut=bad, scores={"<i>one</i>": 0.5, "two": 0.5, "half \ud83d": 0.5})
     for path in ("/", "/training?name=a", "/group?name=a/train/step-0001", "/task?training=a&split=train&task=t"):
         page = await look(path)
         _made(page)

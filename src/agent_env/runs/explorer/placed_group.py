@@ -111,8 +111,8 @@ def read_scores(conn: sqlite3.Connection, group: PlacedGroup) -> tuple[ScoreMean
     if group.is_large:
         return ()
     rows = conn.execute(
-        "SELECT j.key AS step, count(*) AS n, total(j.value) AS total, total(j.value * j.value) AS squares, min(j.id)"
-        " FROM runs r, json_each(r.scores) j WHERE r.group_key = ? AND r.state = 'completed' GROUP BY j.key ORDER BY 5",
+        "SELECT CAST(j.key AS BLOB) AS step, count(*) AS n, total(j.value) AS total, total(j.value * j.value) AS squares,"
+        " min(j.id) FROM runs r, json_each(r.scores) j WHERE r.group_key = ? AND r.state = 'completed' GROUP BY j.key ORDER BY 5",
         (group.key,),
     ).fetchall()
     if len(rows) < 2:
@@ -120,18 +120,23 @@ def read_scores(conn: sqlite3.Connection, group: PlacedGroup) -> tuple[ScoreMean
     found: list[ScoreMean] = []
     for row in rows:
         mean, se = moments(row["n"], 0.0, row["total"], row["squares"])
-        found.append(ScoreMean(step=row["step"], scored=row["n"], mean=mean or 0.0, se=se))
+        found.append(ScoreMean(step=_name(row["step"]), scored=row["n"], mean=mean or 0.0, se=se))
     return tuple(found)
 
 
 def read_tools(conn: sqlite3.Connection, group: PlacedGroup) -> tuple[str, ...]:
     """The names of the tools that its runs called; of a large group those that some of them called."""
     rows = conn.execute(
-        "SELECT DISTINCT j.key FROM (SELECT tools FROM runs WHERE group_key = ? LIMIT ?) r, json_each(r.tools) j"
-        " ORDER BY 1",
+        "SELECT DISTINCT CAST(j.key AS BLOB) FROM (SELECT tools FROM runs WHERE group_key = ? LIMIT ?) r,"
+        " json_each(r.tools) j ORDER BY 1",
         (group.key, _SEEN),
     )
-    return tuple([row[0] for row in rows])
+    return tuple([_name(row[0]) for row in rows])
+
+
+def _name(key: bytes) -> str:
+    """A name out of JSON: a model may write half of a surrogate pair into it, which is no UTF-8."""
+    return key.decode("utf-8", "surrogatepass")
 
 
 def _neighbours(conn: sqlite3.Connection, training: str, split: str, step: int) -> Neighbours:
