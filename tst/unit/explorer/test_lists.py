@@ -269,8 +269,34 @@ async def test_a_clear_drop_is_named(play: Play, look: Look) -> None:
             play(f"a/train/step-{step:04}", reward=level + wobble)
     drops = (await look("/training", name="a")).one(class_="drops")
     (link,) = drops.all("a")
-    assert query_of(link) == {"name": ["a/train/step-0002"]}
+    assert query_of(link) == {"name": ["a/train/step-0002"], "sort": ["change"]}
     assert "0.800 → 0.200" in drops.text
+
+
+async def test_a_drop_says_what_the_tasks_have_to_do_with_it(play: Play, look: Look) -> None:
+    """Of tasks that both steps played, how these fared; where there are none, that the step had others."""
+    for task, before, after in (("one", 0.9, 0.2), ("two", 0.8, 0.2), ("gone", 0.9, None), ("new", None, 0.1)):
+        for step, reward in ((0, before), (1, after)):
+            for wobble in () if reward is None else (-0.01, 0.01):
+                play(f"a/train/step-{step:04}", task, reward=reward + wobble)
+    for wobble in (-0.01, 0.01):
+        play("a/train/step-0002", "other", reward=0.01 + wobble)
+    drops = (await look("/training", name="a")).one(class_="drops")
+    shared, others = drops.all("li")
+    assert shared.text.endswith("0.867 → 0.167 ; \u22120.650 ± 0.050 over the 2 of its 3 tasks that step 0 has too")
+    assert others.text.endswith("0.167 → 0.010 ; its only task is not in step 1")
+    assert [query_of(row.one("a"))["sort"] for row in (shared, others)] == [["change"], ["mean"]]
+
+
+async def test_groups_below_a_training_that_are_no_steps_stand_beside_it(play: Play, look: Look) -> None:
+    """Evaluations before and after it; not those of another training whose name begins alike."""
+    play("a/train/step-0000", reward=0.5)
+    play("a/held-out/before", reward=0.25)
+    play("a/held-out/after", reward=0.75)
+    play("ab/held-out/before", reward=0.0)
+    table = (await look("/training", name="a")).one("table", class_="others")
+    assert column(table, "group") == ["held-out/after", "held-out/before"]
+    assert column(table, "mean reward") == ["0.750", "0.250"]
 
 
 async def test_what_is_written_after_a_look_is_there_at_the_next(play: Play, look: Look) -> None:

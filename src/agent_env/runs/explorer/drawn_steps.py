@@ -1,12 +1,9 @@
-"""The charts of a training run, alone or with a second one over it, and the steps at which its reward fell."""
+"""The charts of a training run, alone or with a second one over it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -22,11 +19,8 @@ from agent_env.runs.explorer.charts import (
 from agent_env.runs.explorer.measures import Measure
 from agent_env.runs.explorer.points import StepPoint, by_split
 
-__all__ = ["Chart", "DrawnSteps", "Drop"]
+__all__ = ["Chart", "DrawnSteps"]
 
-_DROPS = 3
-_CLEAR = 2.0
-"""A drop of fewer standard errors of the difference than this is taken for chance."""
 _SMALL = (
     Measure.MESSAGES,
     Measure.CALLS,
@@ -34,19 +28,6 @@ _SMALL = (
     Measure.SAMPLED_TOKENS,
     Measure.PROMPT_TOKENS,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
-    """A step whose mean reward is clearly below that of the step before."""
-
-    group: str
-    split: str
-    step: int
-    before: float
-    after: float
-    errors: float
-    """How many standard errors of the difference it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +80,6 @@ class DrawnSteps:
         return line_chart(self.lines, Measure.REWARD, Picture.NARROW, with_range=self.with_range)
 
     @cached_property
-    def drops(self) -> list[Drop]:
-        """The steps whose mean fell by the most, where chance alone would seldom do it; the greatest first."""
-        found = [drop for points in self.splits.values() for drop in _falls(points)]
-        return sorted(found, key=lambda drop: drop.after - drop.before)[:_DROPS]
-
-    @cached_property
     def thinning(self) -> str:
         """How steps that are too many to be drawn were thinned, in words."""
         words: list[str] = []
@@ -150,19 +125,3 @@ class DrawnSteps:
             kinds=tuple(kinds),
             of=self.split,
         )
-
-
-def _falls(points: Sequence[StepPoint]) -> Generator[Drop]:
-    scored = [point for point in points if point.mean is not None and point.se is not None]
-    for earlier, later in pairwise(scored):
-        before, after = earlier.mean or 0.0, later.mean or 0.0
-        error = math.hypot(earlier.se or 0.0, later.se or 0.0)
-        if error > 0 and before - after >= _CLEAR * error:
-            yield Drop(
-                group=later.group,
-                split=later.split,
-                step=later.step,
-                before=before,
-                after=after,
-                errors=(before - after) / error,
-            )

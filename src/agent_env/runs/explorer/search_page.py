@@ -12,7 +12,7 @@ from agent_env.runs._search import search
 from agent_env.runs.explorer.address import text_of
 from agent_env.runs.explorer.marking import Marker
 from agent_env.runs.explorer.site import Site
-from agent_env.runs.record import GroupPlace, SearchHit, place_of
+from agent_env.runs.record import SearchHit
 
 __all__ = ["SearchView", "search_page"]
 
@@ -43,11 +43,6 @@ class SearchView:
     def asked(self) -> dict[str, object]:
         """What the address asks for, but for the page."""
         return {"q": self.q, "group": self.group}
-
-    @property
-    def place(self) -> GroupPlace | None:
-        """Where `group` stands in a training run, if it does."""
-        return place_of(self.group)
 
     @property
     def mark(self) -> Marker:

@@ -10,8 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_env.runs._reading import read_groups, runs_by_key
+from agent_env.runs._schema import bounds_below
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.drawn_steps import DrawnSteps
+from agent_env.runs.explorer.drops import Drop, largest_drops, with_tasks
 from agent_env.runs.explorer.points import StepPoint, Steps, by_split, read_steps, states_of
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.record import GroupSummary, RunState
@@ -19,6 +21,7 @@ from agent_env.runs.record import GroupSummary, RunState
 __all__ = ["TrainingView", "training_page"]
 
 _GROUPS = 100
+_OTHERS = 50
 _CHOICES = 1000
 """Training runs that can be chosen to be laid over this one."""
 
@@ -34,6 +37,8 @@ class TrainingView:
     other_points: tuple[StepPoint, ...]
     drawn: DrawnSteps = field(metadata={"json": False})
     """The points as pictures."""
+    drops: tuple[Drop, ...]
+    """Where the reward fell the most."""
     states: Mapping[RunState, int]
     model: str
     """What the newest run's labels say."""
@@ -43,6 +48,8 @@ class TrainingView:
     last_at_s: float
     choices: tuple[str, ...]
     """The other training runs."""
+    other_groups: tuple[GroupSummary, ...]
+    """Groups that are filed below it and are no step of it, as evaluations before and after it are."""
     groups: tuple[GroupSummary, ...]
     first: int
     earlier: int | None
@@ -115,6 +122,7 @@ def view_training(
     shown = latest[offset : offset + _GROUPS]
     with site.reader.asking() as conn:
         groups = read_groups(conn, names=[point.group for point in shown])
+        other_groups = read_groups(conn, names=_other_groups(conn, name))
         choices = _other_trainings(conn, name)
         newest = _newest(conn, latest[0].group)
         states = states_of(conn, name)
@@ -124,11 +132,13 @@ def view_training(
         other=other or None,
         other_points=() if over is None else over.points,
         drawn=drawn,
+        drops=site.memory.get(("drops", name), lambda: _drops(site, steps)),
         states=states,
         **newest,
         first_at_s=steps.first_at_s,
         last_at_s=steps.last_at_s,
         choices=tuple(choices),
+        other_groups=tuple(other_groups),
         groups=tuple(groups),
         first=offset,
         earlier=max(0, offset - _GROUPS) if offset else None,
@@ -144,6 +154,11 @@ def _steps(site: Site, name: str) -> Steps:
     return site.memory.get(("steps", name), ask)
 
 
+def _drops(site: Site, steps: Steps) -> tuple[Drop, ...]:
+    with site.reader.asking() as conn:
+        return tuple([with_tasks(conn, drop) for drop in largest_drops(by_split(steps.points).values())])
+
+
 def _drawn(name: str, steps: Steps, other: str, over: Steps | None, *, split: str, with_range: bool) -> DrawnSteps:
     splits = by_split(steps.points)
     return DrawnSteps(
@@ -154,6 +169,14 @@ def _drawn(name: str, steps: Steps, other: str, over: Steps | None, *, split: st
         split=split if split in splits else next(iter(splits)),
         with_range=with_range,
     )
+
+
+def _other_groups(conn: sqlite3.Connection, name: str) -> list[str]:
+    rows = conn.execute(
+        "SELECT name FROM groups WHERE training IS NULL AND name >= :below AND name < :beyond ORDER BY name LIMIT :limit",
+        {**bounds_below(name), "limit": _OTHERS},
+    )
+    return [row[0] for row in rows]
 
 
 def _other_trainings(conn: sqlite3.Connection, name: str) -> list[str]:
