@@ -169,16 +169,18 @@ def test_idling_scores_a_fifth_the_best_one_and_a_costly_plan_nothing(bundle: Bu
     for task in (*bundle.select("short-test")[:20], *bundle.select("hourly-test")[:20]):
         day = rules.Day.of(task.params)
         assert rules.score(battery, day, ["hold"] * len(day.blocks)) == pytest.approx(0.2)
-        assert rules.score(battery, day, rules.best_schedule(battery, day)) == pytest.approx(1.0)
+        assert rules.score(battery, day, rules.best_schedule(battery, day)) == 1.0
         backwards = ["discharge" if rank <= len(day.blocks) // 2 else "charge" for rank in day.ranks]
         assert rules.score(battery, day, backwards) == 0.0
 
 
 def test_every_day_that_ships_can_be_scored(bundle: Bundle, rules: Any, battery: Any) -> None:
-    """On each of them a battery can save something."""
+    """On each of them a battery can save something, and the best schedule scores one exactly."""
     for task in bundle.select("all"):
         day = rules.Day.of(task.params)
-        assert rules.play(battery, day, rules.best_schedule(battery, day)).saving > 100
+        best = rules.best_schedule(battery, day)
+        assert rules.play(battery, day, best).saving > 100
+        assert rules.score(battery, day, best) == 1.0
 
 
 async def test_the_order_that_the_blocks_are_written_in_does_not_matter(bundle: Bundle) -> None:
@@ -273,8 +275,8 @@ async def scores(bundle: Bundle, player: str, tasks: int) -> list[float]:
 
 
 async def test_the_best_player_scores_one_on_every_day(bundle: Bundle) -> None:
-    """It reads the prices, submits once, and nothing can beat it."""
-    assert await scores(bundle, "best", 15) == pytest.approx([1.0] * 30)
+    """It reads the prices, submits once, and nothing can beat it: one exactly, so that `reward = 1` finds it."""
+    assert await scores(bundle, "best", 15) == [1.0] * 30
 
 
 async def test_the_idle_player_scores_a_fifth(bundle: Bundle) -> None:
