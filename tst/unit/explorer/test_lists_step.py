@@ -366,6 +366,62 @@ async def test_rewards_outside_of_nought_to_one_span_the_colours(play: Play, loo
     assert [cell["class"] for cell in page.one("tbody").all("li")] == ["cell heat-0", "cell heat-10"]
 
 
+async def test_a_rounding_error_beside_nought_and_one_does_not_move_the_colours(play: Play, look: Look) -> None:
+    """A reward of 1.0000000000000002 is the best there is, not the least of a span of nothing."""
+    play("t", 1.0000000000000002)
+    play("t", 1.0)
+    play("u", -1e-17, group="b/train/step-0001")
+    page = await look("/group", name=STEP)
+    assert page.one(class_="heat-key").one("svg")["aria-label"] == "colours from 0.000 to 1.000"
+    assert [cell["class"] for cell in page.one("tbody").all("li")] == ["cell heat-10", "cell heat-10"]
+    page = await look("/group", name="b/train/step-0001")
+    assert [cell["class"] for cell in page.one("tbody").all("li")] == ["cell heat-0"]
+
+
+@pytest.mark.parametrize("rewards", [(7.0, 7.0), (7.0, 7.000000000000001)])
+async def test_equal_rewards_elsewhere_are_neither_low_nor_high(
+    play: Play, look: Look, rewards: tuple[float, float]
+) -> None:
+    """Where the colours span nothing, none is painted as the worst."""
+    for reward in rewards:
+        play("t", reward)
+    page = await look("/group", name=STEP)
+    assert [cell["class"] for cell in page.one("tbody").all("li")] == ["cell heat-none", "cell heat-none"]
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.3])
+async def test_equal_rewards_have_no_spread(play: Play, look: Look, reward: float) -> None:
+    """Also where the sums are of the difference to another task's reward, and their squares cancel but for the last digits."""
+    play("a", 0.7400000000000001)
+    for _ in range(8):
+        play("b", reward)
+    page = await look("/group", name=STEP, task="b")
+    assert page.one(class_="matched").text == f"8 of 9 runs in 1 task of b ; mean {reward:.3f} ± 0.000 of 8 scored"
+    numbers = [cell.text for cell in page.one("tbody").one("tr").all("td", class_="num")]
+    assert numbers == [f"{reward:.3f}", "0.000"]
+
+
+async def test_a_mean_that_is_nought_but_for_rounding_is_nought(
+    play: Play, explorer: httpx.AsyncClient, index: RunIndex
+) -> None:
+    """So says the JSON too, which rounds nothing."""
+    play("a", 0.9)
+    for _ in range(7):
+        play("b", 0.0)
+    index.flush()
+    told = (await explorer.get("/group.json", params={"name": STEP, "task": "b"})).json()
+    assert (told["matched"]["mean"], told["matched"]["se"]) == (0.0, 0.0)
+    assert (told["rows"][0]["mean"], told["rows"][0]["spread"]) == (0.0, 0.0)
+
+
+async def test_a_small_spread_of_large_rewards_is_kept(play: Play, look: Look) -> None:
+    """What differs in the ninth digit differs."""
+    for reward in (5000.0, 5000.00001, 5000.00002):
+        play("t", reward)
+    page = await look("/group", name=STEP)
+    assert page.one("tbody").one("tr").all("td", class_="num")[1].text == "8.16e\u221206"
+
+
 async def test_a_group_that_is_no_step_has_a_page(play: Play, look: Look) -> None:
     """Without steps around it, and without a link to a task over steps."""
     play("t", 0.5, group="by hand")

@@ -9,18 +9,20 @@ from agent_env.runs.explorer.wording import number
 __all__ = ["heat", "heat_key", "heat_span"]
 
 _HEATS = 10
+_NOISE = 1e-9
+"""What a reward may be beside 0 and 1 by rounding, as a sum of weights that is 1.0000000000000002."""
 
 
 def heat_span(low: float | None, high: float | None) -> tuple[float, float]:
     """What the colours span where these are the least and the greatest reward: 0 to 1, or those two where one is elsewhere."""
-    if low is None or high is None or (low >= 0 and high <= 1):
+    if low is None or high is None or (low >= -_NOISE and high <= 1 + _NOISE):
         return 0.0, 1.0
     return low, high
 
 
 def heat(value: float | None, low: float, high: float) -> str:
-    """The class of a reward's colour: `heat-0` (low) to `heat-10` (high)."""
-    if value is None or high <= low:
+    """The class of a reward's colour: `heat-0` (low) to `heat-10` (high); none where the two are as good as one."""
+    if value is None or high - low <= _NOISE * max(abs(low), abs(high)):
         return "heat-none"
     return f"heat-{round(_HEATS * min(1.0, max(0.0, (value - low) / (high - low))))}"
 
