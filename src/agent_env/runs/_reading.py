@@ -42,6 +42,7 @@ __all__ = [
     "head_of",
     "is_corrupt",
     "lost_by_group",
+    "mean_of",
     "moments",
     "read_groups",
     "read_record",
@@ -54,10 +55,13 @@ __all__ = [
     "state_now",
     "states_now",
     "summary_of",
+    "variance_of",
 ]
 
 _LIMIT_S = 10.0
 _PAGE_BYTES = 4 << 20
+_ROUNDING = 1e-12
+"""What a difference of sums is of them, at most, where it comes from rounding."""
 
 T = TypeVar("T")
 
@@ -488,11 +492,23 @@ def moments(n: int, shift: float | None, total: float, squares: float) -> tuple[
     """The mean and its standard error, from sums of `reward - shift` and of its square."""
     if n == 0 or shift is None:
         return None, None
-    mean = shift + total / n
+    mean = mean_of(n, shift, total)
     if n == 1:
         return mean, None
-    variance = max(0.0, (squares - total * total / n) / (n - 1))
-    return mean, math.sqrt(variance / n)
+    return mean, math.sqrt(variance_of(n, total, squares) / (n - 1))
+
+
+def mean_of(n: int, shift: float, total: float) -> float:
+    """The mean of `n` numbers, from the sum of their differences to `shift`; 0 where it is nearer to 0 than sums are exact."""
+    mean = shift + total / n
+    return 0.0 if abs(mean) <= _ROUNDING * abs(shift) else mean
+
+
+def variance_of(n: int, total: float, squares: float) -> float:
+    """The variance of `n` numbers, from the sum of their differences to any number and of the squares of those."""
+    variance = squares / n - (total / n) ** 2
+    # Of equal numbers the two cancel but for their last digits, whose root would be shown as a spread.
+    return variance if variance > _ROUNDING * squares / n else 0.0
 
 
 def _mean(total: float, n: int) -> float | None:

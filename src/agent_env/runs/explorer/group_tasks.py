@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from agent_env.errors import UsageError
-from agent_env.runs._reading import dead_json, moments
+from agent_env.runs._reading import dead_json, mean_of, moments, variance_of
 from agent_env.runs._search import runs_with
 from agent_env.runs.explorer.group_filter import GroupFilter, Sort, Where, where_of
 from agent_env.runs.explorer.placed_group import PlacedGroup
@@ -53,7 +53,7 @@ class _Count(NamedTuple):
     @property
     def variance(self) -> float:
         """Of the rewards; 0 where none is scored."""
-        return max(0.0, self.squares / self.scored - self.mean**2) if self.scored else 0.0
+        return variance_of(self.scored, self.total, self.squares) if self.scored else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +277,7 @@ def _rows(
                 task=count.task,
                 runs=count.runs,
                 scored=count.scored,
-                mean=group.shift + count.mean if count.scored else None,
+                mean=mean_of(count.scored, group.shift, count.total) if count.scored else None,
                 spread=math.sqrt(count.variance) if count.scored else None,
                 before=before.get(count.task),
                 rollouts=tuple([rollout_of(row) for row in found]),
