@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # pyright: ignore[reportMissingTypeStubs] -- it has none
 from playwright.async_api import Page, expect
 
-from .conftest import HOSTILE, Played, Watched
+from .conftest import HOSTILE, STEPS, Played, Watched
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
@@ -57,6 +57,28 @@ async def test_from_the_chart_to_the_call_that_lost_it_in_three_clicks(watched: 
     await call.locator("summary").click()
     await expect(call.locator(".inside")).to_be_visible()
     await expect(call).to_contain_text("as the model wrote them")
+
+
+async def test_every_point_of_a_chart_can_be_clicked(watched: Watched) -> None:
+    """By a hand: the mouse comes near in steps, waits for what the page shows under it, presses, and lets go."""
+    page = await watched.open("/training?name=shop")
+    drawn = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    points = page.locator(".wide a:has(> circle.target)")
+    assert await points.count() == STEPS + 1
+    for place in range(STEPS + 1):
+        point = points.nth(place)
+        wanted = await point.evaluate("(link) => new URL(link.href.baseVal, document.baseURI).href")
+        box = await point.locator("circle").bounding_box()
+        assert box is not None
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        for left in range(5, -1, -1):
+            await page.mouse.move(x - 9 * left + 1, y - 7 * left + 1)
+            await page.evaluate(drawn)
+        await page.mouse.down()
+        await page.evaluate(drawn)
+        await page.mouse.up()
+        await page.wait_for_url(wanted)
+        await page.go_back()
 
 
 async def test_home_leads_to_a_training_run(watched: Watched) -> None:
