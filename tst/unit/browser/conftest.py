@@ -181,6 +181,7 @@ def _tell_all(index: RunIndex) -> dict[str, str]:
         told = Telling(index, f"{training}/test/step-0003", "refund-9")
         told.message("Done.")
         told.ended(0.5)
+    _tell_many(index)
     ids["hostile"] = _tell_hostile(index)
     ids["long"] = _tell_long(index)
     ids["wide"] = _tell_wide(index)
@@ -214,6 +215,16 @@ def _tell_one(
         ids["dip"] = told.run_id
     if (training, step, task, rollout) == ("shop", 4, "refund-1", 1):
         ids["dip, another"] = told.run_id
+
+
+def _tell_many(index: RunIndex) -> None:
+    """Two steps of many rollouts, and a group of one rollout a task."""
+    for step in range(2):
+        for rollout in range(16):
+            told = Telling(index, f"many/train/step-{step:04d}", "a-task-of-many-rollouts-1")
+            told.ended(0.5, cut=CutReason.MESSAGE_LIMIT if rollout % 4 == 1 else None)
+    for name in ("balance", "address-too-late-and-then-another", "total"):
+        Telling(index, "play/20261130-061924", f"talk-ask-{name}-test-1", labels={"player": "best"}).ended(1.0)
 
 
 def _tell_hostile(index: RunIndex) -> str:

@@ -117,6 +117,29 @@ async def test_j_goes_to_the_next_rollout_of_an_episode(watched: Watched, played
     await expect(page.locator("[aria-current=page].cell")).to_have_attribute("href", f"/run/{played.ids['dip']}")
 
 
+async def test_the_rollouts_of_a_step_take_the_room_there_is(watched: Watched) -> None:
+    """Sixteen are two rows of a grid, also beside the step before; and no word in a cell is cut off."""
+    page = await watched.open("/group?name=many%2Ftrain%2Fstep-0001")
+    await expect(page.locator("thead")).to_contain_text("step 0")
+    cells = page.locator("tbody .cell")
+    assert await cells.count() == 16
+    tops = await cells.evaluate_all("(found) => found.map((cell) => cell.getBoundingClientRect().top)")
+    assert len(set(tops)) == 2
+    marks = page.locator("tbody .mark")
+    await expect(marks.first).to_have_text("message limit")
+    whole = "(found) => found.every((mark) => mark.scrollWidth <= mark.clientWidth && mark.scrollHeight <= mark.clientHeight)"
+    assert await marks.evaluate_all(whole)
+
+
+async def test_a_task_of_one_rollout_has_room_for_its_name(watched: Watched) -> None:
+    """In one line."""
+    page = await watched.open("/group?name=play%2F20261130-061924")
+    names = page.locator("tbody th.task")
+    assert await names.count() == 3
+    heights = await names.evaluate_all("(found) => found.map((cell) => cell.parentElement.offsetHeight)")
+    assert len(set(heights)) == 1
+
+
 async def test_a_filter_leaves_what_it_says(watched: Watched) -> None:
     """The form is an address: it can be sent to somebody."""
     page = await watched.open("/group?name=shop%2Ftrain%2Fstep-0004")

@@ -19,6 +19,8 @@ from agent_env.runs.record import GroupSummary, RunState
 
 __all__ = ["GroupView", "group_page"]
 
+_FEW = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
@@ -78,6 +80,11 @@ class GroupView:
     def states(self) -> list[RunState]:
         """The outcomes that its runs have, and the one that is asked for."""
         return [state for state in RunState if self.group.states[state] or state is self.filter.outcome]
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether no task of the page has more than a few rollouts: then there is room for its name."""
+        return all(len(row.rollouts) <= _FEW for row in self.rows)
 
     @property
     def tries(self) -> bool:
