@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -160,3 +163,22 @@ async def test_failures_of_every_kind_have_words(tell: Tell, look: Look) -> None
         tell("g", kind).ended(failure=Failure(kind=kind, step="s", message="m"))
     marks = {mark.text for mark in (await look("/group", name="g")).one("tbody").all("span", class_="mark")}
     assert marks == {kind.replace("_", " ") for kind in FailureKind}
+
+
+async def test_a_damaged_record_is_said_to_be_one(
+    tell: Tell, look: Look, explorer: httpx.AsyncClient, index: RunIndex, tmp_path: Path
+) -> None:
+    """Counts that say nothing are left out, an outcome that is none is said: neither is a bug of the explorer's."""
+    told = tell("g", "t")
+    told.call("pay", {})
+    told.ended(0.5)
+    tell("g", "t").ended(0.5, scores={"one": 0.5, "two": 0.5})
+    await look("/group", name="g")
+    with closing(sqlite3.connect(tmp_path / "index.sqlite3", isolation_level=None)) as conn:
+        conn.execute("UPDATE runs SET tools = 'null', scores = 'null' WHERE run_id = ?", (told.run_id,))
+        page = await look("/group", name="g")
+        assert page.one("datalist").all("option") == []
+        conn.execute("UPDATE runs SET state = 'complefed' WHERE run_id = ?", (told.run_id,))
+        answer = await explorer.get("/group.json", params={"name": "g"})
+    assert answer.status_code == 503
+    assert f"run {told.run_id}: its record is damaged" in answer.json()["detail"]

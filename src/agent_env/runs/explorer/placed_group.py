@@ -112,7 +112,8 @@ def read_scores(conn: sqlite3.Connection, group: PlacedGroup) -> tuple[ScoreMean
         return ()
     rows = conn.execute(
         "SELECT CAST(j.key AS BLOB) AS step, count(*) AS n, total(j.value) AS total, total(j.value * j.value) AS squares,"
-        " min(j.id) FROM runs r, json_each(r.scores) j WHERE r.group_key = ? AND r.state = 'completed' GROUP BY j.key ORDER BY 5",
+        " min(j.id) FROM runs r, json_each(r.scores) j WHERE r.group_key = ? AND r.state = 'completed'"
+        " AND j.key IS NOT NULL GROUP BY j.key ORDER BY 5",
         (group.key,),
     ).fetchall()
     if len(rows) < 2:
@@ -128,7 +129,7 @@ def read_tools(conn: sqlite3.Connection, group: PlacedGroup) -> tuple[str, ...]:
     """The names of the tools that its runs called; of a large group those that some of them called."""
     rows = conn.execute(
         "SELECT DISTINCT CAST(j.key AS BLOB) FROM (SELECT tools FROM runs WHERE group_key = ? LIMIT ?) r,"
-        " json_each(r.tools) j ORDER BY 1",
+        " json_each(r.tools) j WHERE j.key IS NOT NULL ORDER BY 1",
         (group.key, _SEEN),
     )
     return tuple([_name(row[0]) for row in rows])

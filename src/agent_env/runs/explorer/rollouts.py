@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
+from agent_env.errors import RunIndexError
 from agent_env.runs._reading import state_now
 from agent_env.runs.record import RunState
 
@@ -43,12 +44,20 @@ class Rollout:
 
 
 def rollout_of(row: sqlite3.Row) -> Rollout:
-    """A row of `ROLLOUT_COLUMNS` as a value."""
+    """A row of `ROLLOUT_COLUMNS` as a value.
+
+    Raises:
+        RunIndexError: When its outcome is damaged.
+    """
+    try:
+        state = RunState(row["state"])
+    except ValueError as exc:
+        raise RunIndexError(f"run {row['run_id']}: its record is damaged: {exc}") from exc
     return Rollout(
         run_id=row["run_id"],
         rollout=row["rollout"],
         attempt=row["attempt"],
-        state=RunState(row["state"]),
+        state=state,
         reward=row["reward"],
         cut=row["cut"],
         failure_kind=row["failure_kind"],
