@@ -118,12 +118,12 @@ SampledTokens SearchHit SearchPage ToolCount Vacuumed place_of
 
 RUN_FIELDS = {
     "RunSummary": "run_id group task_id rollout attempt labels bundle_name bundle_version state cut failure scores reward "
-    "events messages calls call_errors turns tools times prompt_tokens sampled_tokens opened_at_s ended_at_s last_at_s",
+    "event_count messages calls call_errors turns tools times prompt_tokens sampled_tokens opened_at_s ended_at_s last_at_s",
     "RunRecord": "run params tags bundle_root events next_event",
     "RunEvent": "seq kind at_s step turn data",
     "RunPage": "runs next_page damaged",
     "GroupSummary": "name place runs states scored reward_mean reward_se reward_min reward_max finished messages_mean "
-    "calls_mean call_errors_mean turns_mean seconds_mean prompt_tokens_mean sampled_tokens_mean failures cuts first_at_s "
+    "calls_mean call_errors_mean turns_mean duration_s_mean prompt_tokens_mean sampled_tokens_mean failures cuts first_at_s "
     "last_at_s",
     "SearchPage": "hits next_page waiting damaged",
     "SearchHit": "run seq excerpt",

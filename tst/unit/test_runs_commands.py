@@ -118,7 +118,7 @@ def test_runs_are_exported_as_json_lines(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     assert lines("export", str(folder), "--to", str(file), "--group", "grid/train/step-0001") == [f"{file}: 3 runs"]
     found = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [one["task"] for one in found] == ["day-1", "day-2", "day-3"]
+    assert [one["task_id"] for one in found] == ["day-1", "day-2", "day-3"]
     assert found[0]["events"][0]["data"]["message"]["content"] == "I keep the lamps on."
     lines("export", str(folder), "--to", str(file), "--no-events")
     assert "events" not in json.loads(file.read_text().splitlines()[0]) or not file.read_text().count("lamps")
@@ -129,7 +129,7 @@ def test_runs_are_exported_as_parquet(folder: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     file = tmp_path / "out.parquet"
     assert lines("export", str(folder), "--to", str(file), "--where", "reward > 0.6") == [f"{file}: 2 runs"]
-    assert list(pandas.read_parquet(file)["task"]) == ["day-2", "day-3"]
+    assert list(pandas.read_parquet(file)["task_id"]) == ["day-2", "day-3"]
 
 
 def test_the_name_of_the_file_says_its_form(folder: Path, tmp_path: Path) -> None:
@@ -142,10 +142,10 @@ def test_the_name_of_the_file_says_its_form(folder: Path, tmp_path: Path) -> Non
 
 def test_runs_are_deleted_when_that_is_confirmed(folder: Path) -> None:
     """The question says how many; no is no."""
-    done = run("delete", str(folder), "--where", "task = 'day-1'", typed="n\n")
+    done = run("delete", str(folder), "--where", "task_id = 'day-1'", typed="n\n")
     assert "Delete 2 runs" in done.output
     assert run("list", str(folder), "--json").output.count('"name"') == 2
-    done = run("delete", str(folder), "--where", "task = 'day-1'", typed="y\n")
+    done = run("delete", str(folder), "--where", "task_id = 'day-1'", typed="y\n")
     assert "deleted 2 runs" in done.output
     with RunIndex.open(folder, read_only=True) as index:
         assert [one.task_id for one in index.select().runs] == ["day-3", "day-2"]

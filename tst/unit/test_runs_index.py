@@ -73,7 +73,7 @@ def test_a_run_is_read_back_as_it_was_played(index: RunIndex) -> None:
     run = record.run
     assert (run.group, run.task_id, run.attempt, run.rollout) == ("grid/train/step-0003", "day-1", 1, 0)
     assert (run.state, run.cut, run.reward, run.scores) == (RunState.COMPLETED, "token_limit", 0.25, {"saving": 0.5})
-    assert (run.events, run.messages, run.calls, run.call_errors) == (3, 1, 1, 1)
+    assert (run.event_count, run.messages, run.calls, run.call_errors) == (3, 1, 1, 1)
     assert (run.labels, record.params, record.tags) == ({"policy_step": 3}, {"prices": [1, 2.5]}, ("short",))
     assert [(event.seq, event.kind) for event in record.events] == [(0, "message"), (1, "call"), (2, "answer")]
     assert (record.events[1].data, record.events[1].at_s, record.events[1].turn) == (call, 1.5, 0)

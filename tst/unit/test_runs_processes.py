@@ -176,12 +176,12 @@ def test_killed_at_any_moment_the_index_is_sound_and_has_what_was_flushed(tmp_pa
         assert len(printed) >= 20
         assert set(printed) <= set(runs)
         assert all(runs[run_id].state is RunState.COMPLETED for run_id in printed)
-        assert all(len(index.read(run_id).events) == run.events for run_id, run in runs.items())
+        assert all(len(index.read(run_id).events) == run.event_count for run_id, run in runs.items())
         assert not any(group.states[RunState.RUNNING] for group in index.groups())
         page = index.search("0", limit=10_000, limit_s=30.0)
         while page.waiting:
             page = index.search("0", limit=10_000, limit_s=30.0)
-        assert {hit.run.run_id for hit in page.hits} == {run_id for run_id, run in runs.items() if run.events}
+        assert {hit.run.run_id for hit in page.hits} == {run_id for run_id, run in runs.items() if run.event_count}
 
 
 def test_a_reader_sees_a_writer_at_work(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from agent_env.cli import root
 from agent_env.episode.sink import Event, EventKind, RunHeader
 from agent_env.outcome import EpisodeResult, Failure, FailureKind, Outcome
 from agent_env.runs import RunIndex, RunSink
+from agent_env.runs.export import columns_of
 
 
 def _say(sink: RunSink, kind: EventKind, /, **data: Any) -> None:
@@ -99,7 +100,8 @@ def test_json_is_one_object_with_every_event(tmp_path: Path) -> None:
         index.flush()
         for sink in sinks:
             record = index.read(sink.run_id)
-            run = asdict(record.run) | {"params": record.params, "tags": record.tags}
+            more = {"params": record.params, "tags": record.tags, "bundle_root": record.bundle_root}
+            run = columns_of(record.run) | more
             whole = {"run": run, "events": [asdict(event) for event in record.events]}
             assert _shown(tmp_path, sink.run_id, "--json") == json.dumps(whole, indent=1) + "\n"
 

@@ -41,10 +41,10 @@ def print_tasks(bundle: Bundle) -> None:
 def tasks_as_json(bundle: Bundle) -> str:
     """The same for a program."""
     tasks = [
-        {"id": task.id, "tags": list(task.tags), "has_gold": task.gold is not None, "prompt": _asked(task)}
+        {"task_id": task.id, "tags": list(task.tags), "has_gold": task.gold is not None, "prompt": _asked(task)}
         for task in bundle.tasks.values()
     ]
-    return json.dumps({"bundle": bundle.name, "tasks": tasks}, indent=1)
+    return json.dumps({"bundle_name": bundle.name, "tasks": tasks}, indent=1)
 
 
 def _asked(task: Task) -> str:
@@ -148,13 +148,13 @@ def as_json(bundle: Bundle, recording: Recording, folder: Path | None) -> str:
     outcomes = Counter(str(played.outcome) for played in recording.played)
     return json.dumps(
         {
-            "bundle": bundle.name,
-            "version": bundle.version,
+            "bundle_name": bundle.name,
+            "bundle_version": bundle.version,
             "runs": None if folder is None else str(folder),
             "group": None if folder is None else recording.group,
             "scored": len(rewards),
-            "mean_reward": math.fsum(rewards) / len(rewards) if rewards else None,
-            "outcomes": {str(outcome): outcomes[str(outcome)] for outcome in Outcome},
+            "reward_mean": math.fsum(rewards) / len(rewards) if rewards else None,
+            "states": {str(outcome): outcomes[str(outcome)] for outcome in Outcome},
             "no_reward": recording.why_no_reward or None,
             "episodes": [_episode(played, is_recorded=folder is not None) for played in recording.in_order()],
         },
@@ -167,20 +167,19 @@ def _episode(played: Played, *, is_recorded: bool) -> dict[str, Any]:
     scores: Mapping[str, Score] = {} if result is None else result.scores
     failure = played.failure
     return {
-        "task": played.task_id,
+        "task_id": played.task_id,
         "rollout": played.rollout,
-        "run": played.run_id if is_recorded else None,
-        "outcome": str(played.outcome),
+        "run_id": played.run_id if is_recorded else None,
+        "state": str(played.outcome),
         "cut": None if result is None or result.cut is None else str(result.cut),
-        "scores": {
-            step: {"value": score.value, "explanation": score.explanation, "metrics": dict(score.metrics)}
-            for step, score in scores.items()
-        },
+        "scores": {step: score.value for step, score in scores.items()},
+        "explanations": {step: score.explanation for step, score in scores.items() if score.explanation},
+        "score_metrics": {step: dict(score.metrics) for step, score in scores.items() if score.metrics},
         "skipped": {} if result is None else {step: skipped.reason for step, skipped in result.skipped.items()},
         "reward": played.reward,
-        "failure": None
-        if failure is None
-        else {"kind": str(failure.kind), "step": failure.step, "message": failure.message},
+        "failure_kind": None if failure is None else str(failure.kind),
+        "failure_step": None if failure is None else failure.step,
+        "failure_message": None if failure is None else failure.message,
         "metrics": {} if result is None else dict(result.metrics),
         "duration_s": round(played.duration_s, 3),
     }

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -16,7 +15,8 @@ from agent_env.cli._runs_tables import groups_table, runs_table
 from agent_env.cli._tables import new_console
 from agent_env.cli.show import command as show_command
 from agent_env.errors import UsageError
-from agent_env.runs import Exported, GroupSummary, RunIndex, RunPage, RunSummary
+from agent_env.runs import Exported, GroupSummary, RunIndex, RunPage
+from agent_env.runs.export import columns_of
 from agent_env.runs.visible import one_line, visible
 
 __all__ = ["command"]
@@ -45,8 +45,8 @@ _group = click.option("--group", default="", help="Only this group and those bel
 def command() -> None:
     """See, search, export and delete the runs of a folder; without a command, list its groups.
 
-    A condition (--where) is an SQL expression over the columns of a run: run_id, group, training, split, step, task, state,
-    cut, failure, reward, scores, labels, tools, messages, calls, seconds, opened_at, ... (docs/runs.md has them all), such as
+    A condition (--where) is an SQL expression over the columns of a run: run_id, group, training, split, step, task_id,
+    state, cut, failure_kind, reward, scores, labels, tools, messages, calls, duration_s, opened_at, ... (docs/runs.md has them all), such as
     "reward < 0.5 AND state = 'completed'" or "scores ->> '$.polite' = 0".
     """
 
@@ -84,7 +84,7 @@ def _list_groups(folder: Path, groups: Sequence[GroupSummary], *, as_json: bool)
 
 def _list_runs(page: RunPage, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([_plain(run) for run in page.runs], indent=1))
+        click.echo(json.dumps([columns_of(run) for run in page.runs], indent=1))
     elif not page.runs:
         click.echo("no run is like that")
     else:
@@ -93,10 +93,6 @@ def _list_runs(page: RunPage, *, as_json: bool) -> None:
             click.echo("there are more: --limit lists them, `agent-env runs export` writes them all", err=True)
     if page.damaged:
         click.echo(f"{counted(page.damaged, 'run')} cannot be read: a part of the index is damaged", err=True)
-
-
-def _plain(run: RunSummary) -> dict[str, Any]:
-    return asdict(run) | {"duration_s": run.duration_s}
 
 
 command.add_command(show_command)
@@ -117,7 +113,7 @@ def search(text: str, folder: Path, group: str, limit: int, *, as_json: bool) ->
         page = index.search(text, group=group, limit=limit)
     if as_json:
         click.echo(
-            json.dumps([_plain(hit.run) | {"seq": hit.seq, "excerpt": hit.excerpt} for hit in page.hits], indent=1)
+            json.dumps([columns_of(hit.run) | {"seq": hit.seq, "excerpt": hit.excerpt} for hit in page.hits], indent=1)
         )
     for hit in () if as_json else page.hits:
         where = click.style(hit.run.run_id[:12], bold=True)

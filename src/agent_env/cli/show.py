@@ -14,6 +14,7 @@ import click
 from agent_env.cli._runs_folder import runs_folder
 from agent_env.runs import RunEvent, RunIndex, RunRecord, RunState, RunSummary
 from agent_env.runs.conversation import Item, each_item, step_durations
+from agent_env.runs.export import columns_of
 from agent_env.runs.play_script import play_script
 from agent_env.runs.record import short_model
 from agent_env.runs.visible import one_line, visible
@@ -56,7 +57,7 @@ def command(run: str, folder: Path, *, as_json: bool, as_script: bool) -> None:
 
 def _print_json(record: RunRecord, events: Iterable[RunEvent]) -> None:
     """Print one JSON object, event by event."""
-    run = asdict(record.run) | {"params": record.params, "tags": record.tags}
+    run = columns_of(record.run) | {"params": record.params, "tags": record.tags, "bundle_root": record.bundle_root}
     click.echo(f'{{\n "run": {_indented(run, " ")},\n "events": [', nl=False)
     separator = "\n  "
     for event in events:

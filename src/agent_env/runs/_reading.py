@@ -262,7 +262,7 @@ def record_of(conn: sqlite3.Connection, key: int, run: RunSummary, *, first: int
         tags=tuple(head.get("tags", ())),
         bundle_root=head.get("bundle_root", ""),
         events=tuple(events),
-        next_event=last if last < run.events and events else None,
+        next_event=last if last < run.event_count and events else None,
     )
 
 
@@ -385,7 +385,7 @@ def _summary_of(row: sqlite3.Row) -> RunSummary:
         failure=failure,
         scores=dict(decode(row["scores"])),
         reward=row["reward"],
-        events=row["events"],
+        event_count=row["events"],
         messages=row["messages"],
         calls=row["calls"],
         call_errors=row["call_errors"],
@@ -478,7 +478,7 @@ def _group(row: sqlite3.Row, tallies: Mapping[str, Mapping[str, int]], lost: int
         calls_mean=_mean(row["calls"], row["finished"]),
         call_errors_mean=_mean(row["call_errors"], row["finished"]),
         turns_mean=_mean(row["turns"], row["finished"]),
-        seconds_mean=_mean(row["seconds"], row["finished"]),
+        duration_s_mean=_mean(row["seconds"], row["finished"]),
         prompt_tokens_mean=_mean(row["prompt_tokens"], row["counted"]),
         sampled_tokens_mean=_mean(row["sampled_tokens"], row["counted"]),
         failures=dict(tallies.get("failure", {})),

@@ -6,6 +6,7 @@ written as, and the reader's time limit ends what takes too long.
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Generator, Mapping, Sequence
@@ -22,6 +23,9 @@ from agent_env.runs.record import RunOrder
 
 __all__ = ["COLUMNS", "Condition", "keys_where"]
 
+_TOOLS = "tools_by_name"
+"""Makes of the counts by tool, as they lie on disk, what is exported."""
+
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "run_id": "r.run_id",
@@ -29,12 +33,12 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "training": "g.training",
         "split": "g.split",
         "step": "g.step",
-        "task": "r.task_id",
+        "task_id": "r.task_id",
         "attempt": "r.attempt",
         "rollout": "r.rollout",
         "state": state_now("{dead}"),
         "cut": "r.cut",
-        "failure": "r.failure_kind",
+        "failure_kind": "r.failure_kind",
         "failure_step": "r.failure_step",
         "failure_message": "r.failure_message",
         "reward": "r.reward",
@@ -43,28 +47,29 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "policy_step": "r.labels ->> 'policy_step'",
         "model": "r.labels ->> 'model'",
         "renderer": "r.labels ->> 'renderer'",
-        "bundle": "r.bundle_name",
+        "bundle_name": "r.bundle_name",
         "bundle_version": "r.bundle_version",
         "event_count": "r.events",
         "messages": "r.messages",
         "calls": "r.calls",
         "call_errors": "r.call_errors",
         "turns": "r.turns",
-        "tools": "r.tools",
+        "tools": f"{_TOOLS}(r.tools)",
         "times": "r.times",
         "prompt_tokens": "r.prompt_tokens",
         "sampled_tokens": "r.sampled_tokens",
-        "seconds": "max(0.0, coalesce(r.ended_at_s, r.last_at_s) - r.opened_at_s)",
+        "duration_s": "max(0.0, coalesce(r.ended_at_s, r.last_at_s) - r.opened_at_s)",
         "opened_at": "datetime(r.opened_at_s, 'unixepoch')",
         "ended_at": f"datetime({ended_now('{dead}')}, 'unixepoch')",
         "opened_at_s": "r.opened_at_s",
         "ended_at_s": ended_now("{dead}"),
+        "last_at_s": "r.last_at_s",
     }
 )
 """What an expression may name, and what that is."""
 
 _RUN = f"""
-WITH run AS (
+WITH run AS NOT MATERIALIZED (
     SELECT r.key AS "run key", {", ".join(f'{sql} AS "{name}"' for name, sql in COLUMNS.items())}
     FROM runs r JOIN groups g ON g.key = r.group_key
     {{group}}
@@ -75,10 +80,11 @@ _TABLES = frozenset({"runs", "groups", "run", ""})
 _FUNCTIONS = re.compile(
     r"abs|avg|ceil|coalesce|count|date|datetime|floor|glob|ifnull|iif|instr|json_array_length|json_extract|json_type|julianday"
     r"|length|like|ln|log|lower|ltrim|max|min|nullif|round|rtrim|sign|sqrt|strftime|substr|substring|sum|time|total|trim"
-    r"|typeof|unixepoch|upper|->>?",
+    r"|tools_by_name|typeof|unixepoch|upper|->>?",
     re.IGNORECASE,
 )
 _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT})
+_PLAIN_TOOLS = re.compile(r'\{(?:"[\w.-]+":\[\d+,\d+\],?)*\}')
 _CHARS = 10_000
 _AT_ONCE = 500
 _TOKEN = re.compile(
@@ -213,11 +219,24 @@ def _restricted(conn: sqlite3.Connection) -> Generator[list[str]]:
         refused.append(name)
         return sqlite3.SQLITE_DENY
 
+    conn.create_function(_TOOLS, 1, _tools_by_name, deterministic=True)
     conn.set_authorizer(authorize)
     try:
         yield refused
     finally:
         conn.set_authorizer(None)
+
+
+def _tools_by_name(text: Any) -> Any:
+    try:
+        if _PLAIN_TOOLS.fullmatch(text):  # four times as fast, which a million runs need
+            pairs = text.replace(',"', ';"').replace(",", ',"errors":').replace("[", '{"calls":').replace("]", "}")
+            return pairs.replace(";", ",")
+        tools = json.loads(text)
+        named = {tool: {"calls": calls, "errors": errors} for tool, (calls, errors) in tools.items()}
+        return json.dumps(named, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
+    except (ValueError, TypeError, AttributeError):
+        return text  # damaged: who asks for a part of it is told
 
 
 def _expression(where: str) -> str:

@@ -25,7 +25,7 @@ from agent_env.runs.record import TIMES, RunEvent, RunRecord, RunSummary, Sample
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs] -- it has types inside
 
-__all__ = ["Exported", "frame_of", "write_jsonl", "write_parquet"]
+__all__ = ["Exported", "columns_of", "frame_of", "write_jsonl", "write_parquet"]
 
 _PAGE = 500
 _EVENTS = 200
@@ -123,7 +123,7 @@ def _write_line(
     line: tempfile.SpooledTemporaryFile[bytes], reader: Reader, key: int, run: RunSummary, *, events: bool, tokens: bool
 ) -> None:
     record = _record(reader, key, run, limit=_EVENTS if events else 0)
-    start = {**_columns(run), "params": record.params, "tags": record.tags, "bundle_root": record.bundle_root}
+    start = {**columns_of(run), "params": record.params, "tags": record.tags, "bundle_root": record.bundle_root}
     line.write(encode(start)[:-1])
     if events:
         line.write(b',"events":[')
@@ -143,7 +143,7 @@ def _write_line(
 def _row(reader: Reader, key: int, run: RunSummary, *, events: bool, tokens: bool) -> tuple[dict[str, Any], int]:
     """A row of a Parquet file, and about how many bytes it is."""
     record = _record(reader, key, run, limit=_EVENTS if events else 0)
-    row = _columns(run)
+    row = columns_of(run)
     for name in ("scores", "labels", "tools", "times"):
         row[name] = _text(row[name])
     row["params"] = _text(record.params)
@@ -183,20 +183,20 @@ def _sampled(reader: Reader, key: int) -> Iterator[tuple[int, SampledTokens]]:
         first = max(found) + 1
 
 
-def _columns(run: RunSummary) -> dict[str, Any]:
-    """A run's columns by the names that a condition has for them."""
+def columns_of(run: RunSummary) -> dict[str, Any]:
+    """A run for other programs: what it came to, by the names that a condition has for it."""
     return {
         "run_id": run.run_id,
         "group": run.group,
         "training": None if run.place is None else run.place.training,
         "split": None if run.place is None else run.place.split,
         "step": None if run.place is None else run.place.step,
-        "task": run.task_id,
+        "task_id": run.task_id,
         "attempt": run.attempt,
         "rollout": run.rollout,
         "state": str(run.state),
         "cut": run.cut,
-        "failure": None if run.failure is None else run.failure.kind,
+        "failure_kind": None if run.failure is None else run.failure.kind,
         "failure_step": None if run.failure is None else run.failure.step,
         "failure_message": None if run.failure is None else run.failure.message,
         "reward": run.reward,
@@ -205,9 +205,9 @@ def _columns(run: RunSummary) -> dict[str, Any]:
         "policy_step": run.policy_step,
         "model": column_text(run.model) or None,
         "renderer": column_text(run.renderer) or None,
-        "bundle": run.bundle_name,
+        "bundle_name": run.bundle_name,
         "bundle_version": run.bundle_version,
-        "event_count": run.events,
+        "event_count": run.event_count,
         "messages": run.messages,
         "calls": run.calls,
         "call_errors": run.call_errors,
@@ -216,9 +216,10 @@ def _columns(run: RunSummary) -> dict[str, Any]:
         "times": dict(run.times),
         "prompt_tokens": run.prompt_tokens,
         "sampled_tokens": run.sampled_tokens,
-        "seconds": run.duration_s,
+        "duration_s": run.duration_s,
         "opened_at_s": run.opened_at_s,
         "ended_at_s": run.ended_at_s,
+        "last_at_s": run.last_at_s,
     }
 
 
@@ -239,7 +240,7 @@ def _tokens(message: int, tokens: SampledTokens) -> dict[str, Any]:
 
 def _frame(pandas: Any, runs: Sequence[RunSummary]) -> pd.DataFrame:
     """Some runs as a frame whose columns have their types whatever is in them, or nothing."""
-    rows = [_columns(run) for run in runs]
+    rows = [columns_of(run) for run in runs]
     columns: dict[str, Any] = {}
     for name, kind in _KINDS.items():
         values = [row[name] for row in rows]
@@ -251,9 +252,9 @@ def _frame(pandas: Any, runs: Sequence[RunSummary]) -> pd.DataFrame:
         else:
             columns[name] = pandas.Series(values, dtype=_DTYPES[kind])
     for name in TIMES:
-        columns[f"seconds.{name}"] = pandas.Series([row["times"].get(name, 0.0) for row in rows], dtype="float64")
+        columns[f"times.{name}"] = pandas.Series([row["times"].get(name, 0.0) for row in rows], dtype="float64")
     for name in dict.fromkeys(score for row in rows for score in row["scores"]):
-        columns[f"score.{name}"] = pandas.Series([row["scores"].get(name) for row in rows], dtype="float64")
+        columns[f"scores.{name}"] = pandas.Series([row["scores"].get(name) for row in rows], dtype="float64")
     return pandas.DataFrame(columns)
 
 
@@ -295,12 +296,12 @@ _KINDS: Mapping[str, str] = {
     "training": "text",
     "split": "text",
     "step": "maybe integer",
-    "task": "text",
+    "task_id": "text",
     "attempt": "integer",
     "rollout": "integer",
     "state": "text",
     "cut": "text",
-    "failure": "text",
+    "failure_kind": "text",
     "failure_step": "text",
     "failure_message": "text",
     "reward": "number",
@@ -309,7 +310,7 @@ _KINDS: Mapping[str, str] = {
     "policy_step": "maybe integer",
     "model": "text",
     "renderer": "text",
-    "bundle": "text",
+    "bundle_name": "text",
     "bundle_version": "text",
     "event_count": "integer",
     "messages": "integer",
@@ -320,9 +321,10 @@ _KINDS: Mapping[str, str] = {
     "times": "object",
     "prompt_tokens": "maybe integer",
     "sampled_tokens": "maybe integer",
-    "seconds": "number",
+    "duration_s": "number",
     "opened_at_s": "time",
     "ended_at_s": "time",
+    "last_at_s": "time",
 }
 _MORE_KINDS: Mapping[str, str] = {"params": "object", "bundle_root": "text"}
 _DTYPES = {"text": "string", "integer": "int64", "maybe integer": "Int64", "number": "float64", "object": "object"}

@@ -180,8 +180,8 @@ class RunIndex:
         """List the runs that a condition is true of, a page at a time, by when they were filed.
 
         Args:
-            where: An SQL expression over the columns of runs, such as `reward < 0.5 AND tools ->> '$.pay[1]' > 0`; None is
-                all of them. The columns are in docs/runs.md, and in the error that an unknown one raises.
+            where: An SQL expression over the columns of runs, such as `reward < 0.5 AND tools ->> '$.pay.errors' > 0`; None
+                is all of them. The columns are in docs/runs.md, and in the error that an unknown one raises.
             group: Only in this group and those below it; empty for all.
             order: Which come first.
             limit: Runs on a page.
@@ -379,8 +379,8 @@ class RunIndex:
     def frame(self, where: str | None = None, *, group: str = "") -> pd.DataFrame:
         """The runs that a condition is true of, as a pandas DataFrame: a row each, the oldest first.
 
-        The columns are those of `select`, with `opened_at` and `ended_at` as times, and beside them `score.<verify step>` and
-        `seconds.<model, tools, env, verify, other>`. Numbers that may be missing are nullable.
+        The columns are those of `select`, with `opened_at`, `ended_at` and `last_at` as times, and beside them `scores.<verify step>` and
+        `times.<model, tools, env, verify, other>`. Numbers that may be missing are nullable.
 
         Raises:
             MissingExtraError: When the extra `frames` is not installed.

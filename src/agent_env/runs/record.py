@@ -198,7 +198,7 @@ class RunSummary:
     """By verify step id."""
     reward: float | None
     """What the trainer got for it; None until `RunSink.set_reward`."""
-    events: int
+    event_count: int
     messages: int
     calls: int
     call_errors: int
@@ -345,7 +345,7 @@ class GroupSummary:
     calls_mean: float | None = None
     call_errors_mean: float | None = None
     turns_mean: float | None = None
-    seconds_mean: float | None = None
+    duration_s_mean: float | None = None
     """From open to end."""
     prompt_tokens_mean: float | None = None
     """Over the completed runs whose tokens were counted, as is the next."""

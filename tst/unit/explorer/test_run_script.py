@@ -46,7 +46,7 @@ def summary(**more: Any) -> RunSummary:
     known: dict[str, Any] = {
         "run_id": "00ff", "group": "g", "task_id": "t", "rollout": 0, "attempt": 0, "labels": {}, "bundle_name": "shop",
         "bundle_version": "1.0", "state": RunState.COMPLETED, "cut": None, "failure": None, "scores": {}, "reward": None,
-        "events": 0, "messages": 0, "calls": 0, "call_errors": 0, "turns": 0, "opened_at_s": 0.0, "ended_at_s": 1.0,
+        "event_count": 0, "messages": 0, "calls": 0, "call_errors": 0, "turns": 0, "opened_at_s": 0.0, "ended_at_s": 1.0,
         "last_at_s": 1.0,
     }  # fmt: skip
     return RunSummary(**{**known, **more})
@@ -151,14 +151,14 @@ def test_a_run_taken_from_the_explorer_plays_again_as_it_did(
     runs = tmp_path / "runs"
     play = ["play", str(BUNDLES / bundle), task, "--runs", str(runs)]
     first = played([*play, *how])
-    answer = TestClient(build_app(runs), base_url="http://localhost").get(f"/run/{first['run']}/script")
+    answer = TestClient(build_app(runs), base_url="http://localhost").get(f"/run/{first['run_id']}/script")
     assert answer.headers["content-type"].startswith("text/plain")
     script = tmp_path / "turns.yaml"
     script.write_bytes(answer.content)
     assert f"agent-env play {BUNDLES / bundle} {task} --script turns.yaml" in answer.text
     again = played([*play, "--script", str(script)])
-    assert calls_in(runs, again["run"]) == calls_in(runs, first["run"])
-    assert calls_in(runs, first["run"])
+    assert calls_in(runs, again["run_id"]) == calls_in(runs, first["run_id"])
+    assert calls_in(runs, first["run_id"])
     assert (again["reward"], again["scores"]) == (first["reward"], first["scores"])
 
 
@@ -172,11 +172,11 @@ def test_a_run_with_refused_calls_plays_again_with_them(tmp_path: Path) -> None:
     play = ["play", str(BUNDLES / "retail"), "talk-return-some-test-1", "--runs", str(runs)]
     first = played([*play, "--script", str(file)])
     with RunIndex.open(runs, read_only=True) as index:
-        record = index.read(first["run"])
-        file.write_text(play_script(record.run, index.events(first["run"])))
+        record = index.read(first["run_id"])
+        file.write_text(play_script(record.run, index.events(first["run_id"])))
     again = played([*play, "--script", str(file)])
-    assert calls_in(runs, again["run"]) == calls_in(runs, first["run"])
-    assert [is_error for *_, is_error in calls_in(runs, again["run"])] == [True] * 3
+    assert calls_in(runs, again["run_id"]) == calls_in(runs, first["run_id"])
+    assert [is_error for *_, is_error in calls_in(runs, again["run_id"])] == [True] * 3
 
 
 async def test_the_button_leads_to_the_script(tell: Tell, look: Callable[..., Any]) -> None:
@@ -205,7 +205,7 @@ def test_a_script_is_copied_in_the_terminal_too(tmp_path: Path) -> None:
     """`agent-env show RUN --script` prints it, and nothing else."""
     runs = tmp_path / "runs"
     first = played(["play", str(BUNDLES / "gridsim"), "short-test-001", "--player", "best", "--runs", str(runs)])
-    shown = CliRunner().invoke(root, ["show", first["run"], "--runs", str(runs), "--script"], catch_exceptions=False)
+    shown = CliRunner().invoke(root, ["show", first["run_id"], "--runs", str(runs), "--script"], catch_exceptions=False)
     assert shown.exit_code == 0
     assert next(calls for calls, _ in turns_read(shown.output, tmp_path))
 

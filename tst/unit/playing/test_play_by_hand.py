@@ -190,7 +190,7 @@ def test_json_is_all_that_is_on_standard_output(shop_dir: Path) -> None:
     assert done.exit_code == 0
     said = json.loads(done.stdout)
     (episode,) = said["episodes"]
-    assert (episode["task"], episode["outcome"], episode["reward"]) == ("three", "completed", 1.0)
+    assert (episode["task_id"], episode["state"], episode["reward"]) == ("three", "completed", 1.0)
     assert "Sell 3." in done.stderr
     assert "a bundle prints" in done.stderr
 

@@ -46,7 +46,7 @@ def test_without_a_task_the_tasks_are_listed(shop_dir: Path) -> None:
     ]
     assert not (shop_dir / "runs").exists()
     listed = json.loads(play(shop_dir, "--json").stdout)
-    assert listed["tasks"][3] == {"id": "three", "tags": ["easy"], "has_gold": True, "prompt": "Sell 3."}
+    assert listed["tasks"][3] == {"task_id": "three", "tags": ["easy"], "has_gold": True, "prompt": "Sell 3."}
 
 
 def test_gold_of_every_task_is_played(shop_dir: Path) -> None:
@@ -171,8 +171,8 @@ def test_a_player_of_the_bundle_plays(shop_dir: Path) -> None:
     done = play(shop_dir, "--player", "best", "--eval", "easy", "--rollouts", "2", "--json")
     said = json.loads(done.stdout)
     assert done.exit_code == 0
-    assert (said["scored"], said["mean_reward"]) == (4, 0.5)
-    assert [(one["task"], one["rollout"]) for one in said["episodes"]] == [
+    assert (said["scored"], said["reward_mean"]) == (4, 0.5)
+    assert [(one["task_id"], one["rollout"]) for one in said["episodes"]] == [
         ("closing", 0),
         ("closing", 1),
         ("three", 0),
@@ -209,10 +209,10 @@ def test_whatever_a_player_raises_is_counted(shop_dir: Path, raises: str, said: 
     )
     done = play(shop_dir, "--player", "best", "--eval", "easy", "--json")
     assert done.exit_code == 1
-    failures = [episode["failure"] for episode in json.loads(done.stdout)["episodes"]]
-    assert [failure["kind"] for failure in failures] == ["agent"] * 2
-    assert all(failure["message"].startswith(f"the player raised {said}") for failure in failures)
-    assert all(len(failure["message"]) < 600 for failure in failures)
+    episodes = json.loads(done.stdout)["episodes"]
+    assert [episode["failure_kind"] for episode in episodes] == ["agent"] * 2
+    assert all(episode["failure_message"].startswith(f"the player raised {said}") for episode in episodes)
+    assert all(len(episode["failure_message"]) < 600 for episode in episodes)
 
 
 def test_an_interrupt_within_a_player_ends_the_process(shop_dir: Path) -> None:
@@ -234,9 +234,9 @@ def test_a_failure_is_counted_beside_what_was_scored(shop_dir: Path) -> None:
     assert done.exit_code == 1
     assert "mean 1 of 1 scored; 1 failed (env_broken)" in done.stdout
     said = json.loads(play(shop_dir, "--gold", "--tasks", "three*", "--json").stdout)
-    assert said["outcomes"] == {"completed": 1, "failed": 1, "abandoned": 0}
-    failed = next(one for one in said["episodes"] if one["task"] == "three-burning")
-    assert (failed["reward"], failed["failure"]["kind"], failed["failure"]["step"]) == (None, "env_broken", "prompt")
+    assert said["states"] == {"completed": 1, "failed": 1, "abandoned": 0}
+    failed = next(one for one in said["episodes"] if one["task_id"] == "three-burning")
+    assert (failed["reward"], failed["failure_kind"], failed["failure_step"]) == (None, "env_broken", "prompt")
 
 
 def test_a_bundle_that_does_not_say_what_the_reward_is_is_played(shop_dir: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_model_plays_many_tasks(shop_dir: Path, endpoint: Any, monkeypatch: py
     )
     assert done.exit_code == 0
     said = json.loads(done.stdout)
-    assert (said["scored"], said["mean_reward"]) == (12, 0.25)
+    assert (said["scored"], said["reward_mean"]) == (12, 0.25)
     assert {(body["temperature"], body["max_tokens"]) for body in endpoint.bodies} == {(1.0, 9)}
     assert {headers["authorization"] for headers in endpoint.headers} == {"Bearer sk-secret-0123456789"}
     assert len(endpoint.connections) <= 8

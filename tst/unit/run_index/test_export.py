@@ -40,7 +40,12 @@ def test_a_line_of_json_has_all_of_a_run(filled: RunIndex, tmp_path: Path) -> No
     done = filled.export_jsonl(tmp_path / "all.jsonl", tokens=True)
     assert (done.runs, done.damaged, done.unreadable) == (2, (), 0)
     first, second = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines())
-    assert (first["group"], first["step"], first["task"], first["reward"]) == ("grid/train/step-0003", 3, "day-1", 0.25)
+    assert (first["group"], first["step"], first["task_id"], first["reward"]) == (
+        "grid/train/step-0003",
+        3,
+        "day-1",
+        0.25,
+    )
     assert first["tools"] == {"read": {"calls": 1, "errors": 1}}
     assert (first["params"], first["tags"], first["policy_step"]) == ({"hour": 3}, ["short"], 3)
     assert [(event["seq"], event["kind"]) for event in first["events"]] == [(0, "message"), (1, "call"), (2, "answer")]
@@ -50,6 +55,24 @@ def test_a_line_of_json_has_all_of_a_run(filled: RunIndex, tmp_path: Path) -> No
     filled.export_jsonl(tmp_path / "all.jsonl", "reward > 0", events=False)
     (only,) = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines())
     assert "events" not in only
+
+
+def test_what_is_exported_can_be_asked_by_the_same_name(filled: RunIndex, tmp_path: Path) -> None:
+    """All but what the index keeps apart from a run's row; and a run in Python has the names that are not made of others."""
+    filled.export_jsonl(tmp_path / "all.jsonl", "reward > 0", tokens=True)
+    (line,) = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines())
+    apart = {"params", "tags", "bundle_root", "events", "sampled"}
+    for name, value in line.items():
+        if name not in apart:
+            asked = f"json_type({name}) = 'object'" if isinstance(value, dict) else f"{name} IS {_as_sql(value)}"
+            assert 0.25 in [run.reward for run in filled.select(asked).runs], name
+    made = {"training", "split", "step", "failure_kind", "failure_step", "failure_message"}
+    run = filled.select("reward > 0").runs[0]
+    assert all(hasattr(run, name) for name in set(line) - apart - made)
+
+
+def _as_sql(value: str | float | None) -> str:
+    return "NULL" if value is None else f"'{value}'" if isinstance(value, str) else repr(value)
 
 
 def test_a_parquet_file_has_typed_columns(filled: RunIndex, tmp_path: Path) -> None:
@@ -69,9 +92,9 @@ def test_a_parquet_file_has_typed_columns(filled: RunIndex, tmp_path: Path) -> N
 def test_a_frame_has_a_row_a_run_and_the_types_of_its_columns(filled: RunIndex) -> None:
     """Missing numbers are missing, times are times, scores are columns."""
     frame = filled.frame()
-    assert list(frame["task"]) == ["day-1", "day-2"]
+    assert list(frame["task_id"]) == ["day-1", "day-2"]
     assert frame["reward"].mean() == 0.25
-    assert list(frame["score.polite"].fillna(-1)) == [1.0, -1.0]
+    assert list(frame["scores.polite"].fillna(-1)) == [1.0, -1.0]
     assert frame["step"].isna().tolist() == [False, True]
     assert frame["sampled_tokens"].sum() == 2
     assert str(frame["opened_at"].dtype) == "datetime64[us, UTC]"
@@ -99,7 +122,9 @@ def test_a_frame_without_rows_has_the_same_types(filled: RunIndex) -> None:
     """So that a notebook that works on many runs works on none."""
     full, empty = filled.frame(), filled.frame("false")
     assert len(empty) == 0
-    assert empty.dtypes.to_dict() == {name: kind for name, kind in full.dtypes.items() if not name.startswith("score.")}
+    assert empty.dtypes.to_dict() == {
+        name: kind for name, kind in full.dtypes.items() if not name.startswith("scores.")
+    }
     assert pd.concat([empty, full])["reward"].sum() == 0.25
 
 
@@ -145,7 +170,7 @@ def test_runs_that_are_filed_meanwhile_are_left_out(
         record(index)
     index.flush()
     written: list[Any] = []
-    columns = export._columns
+    columns = export.columns_of
 
     def filing(run: Any) -> Any:
         record(index)
@@ -153,7 +178,7 @@ def test_runs_that_are_filed_meanwhile_are_left_out(
         written.append(run)
         return columns(run)
 
-    monkeypatch.setattr(export, "_columns", filing)
+    monkeypatch.setattr(export, "columns_of", filing)
     assert index.export_jsonl(index.folder / "all.jsonl").runs == 5
     assert len(written) == 5
 

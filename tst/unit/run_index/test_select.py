@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from agent_env.episode.sink import EventKind
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.outcome import CutReason, Failure, FailureKind, Outcome
 from agent_env.runs import RunIndex, RunOrder, RunSink, RunState
 
 Make = Callable[..., RunSink]
+Do = Callable[..., None]
 
 
 @pytest.fixture
@@ -48,19 +50,19 @@ def filled(index: RunIndex, record: Make, begin: Make) -> RunIndex:
         ("\"group\" = 'other'", 2),
         ("GROUP LIKE 'grid/%' AND step = 1", 4),
         ("training = 'grid' AND split = 'train'", 12),
-        ("task IN ('day-1', 'day-2')", 8),
+        ("task_id IN ('day-1', 'day-2')", 8),
         ("state = 'failed' OR state = 'running'", 2),
-        ("failure = 'mcp_died' AND failure_message LIKE '%died%'", 1),
+        ("failure_kind = 'mcp_died' AND failure_message LIKE '%died%'", 1),
         ("cut = 'token_limit'", 1),
         ("scores ->> 'saving' < 0.2", 2),
         ("labels ->> 'policy_step' = 2", 4),
         ("policy_step = 2 AND model = 'm'", 4),
         ("messages > 10", 2),
-        ("seconds < 100000", 14),
+        ("duration_s < 100000", 14),
         ("opened_at > '2020-01-01' AND ended_at < '2999-01-01'", 13),
-        ("bundle = 'gridsim' AND bundle_version = '1.0'", 14),
+        ("bundle_name = 'gridsim' AND bundle_version = '1.0'", 14),
         ("reward > (SELECT avg(reward) FROM run)", 6),
-        ("task = 'a ) ; -- b'", 0),
+        ("task_id = 'a ) ; -- b'", 0),
         ("reward = 0.5 -- half", 1),
         ("/* (;' */ reward = 0.5", 1),
     ],
@@ -69,6 +71,21 @@ def test_a_condition_says_which_runs(filled: RunIndex, where: str | None, count:
     """Over what is known of each run, read-only use included."""
     with RunIndex.open(filled.folder, read_only=True) as reading:
         assert len(reading.select(where).runs) == count
+
+
+@pytest.mark.parametrize("name", ["read", "x], y", ":[", "ß;", "\\", "\ud800"])
+def test_what_is_exported_of_tools_can_be_asked(index: RunIndex, begin: Make, tell: Do, end: Do, name: str) -> None:
+    """Whatever a model called: calls and errors by the tool's name, and each tool's own beside the next one's."""
+    sink = begin(index)
+    for tool, is_error in ((name, True), (name, False), ("other", False)):
+        tell(sink, EventKind.CALL, {"call_id": "1", "tool": tool, "arguments": {}, "raw": "{}"})
+        tell(sink, EventKind.ANSWER, {"call_id": "1", "tool": tool, "text": "", "is_error": is_error})
+    end(sink)
+    index.flush()
+    exported = index.frame()["tools"][0]
+    assert exported == {name: {"calls": 2, "errors": 1}, "other": {"calls": 1, "errors": 0}}
+    assert index.count("json_extract(tools, '$.other.calls') = 1 AND tools ->> '$.other.errors' = 0") == 1
+    assert index.count('instr(tools, \':{"calls":2,"errors":1}\') > 0') == 1
 
 
 @pytest.mark.parametrize(
@@ -189,7 +206,7 @@ def test_vacuum_gives_room_back_and_searches_on(index: RunIndex, record: Make) -
     """After deleting most runs, the file is smaller, the search index has only what is left."""
     for number in range(300):
         record(index, texts=[f"needle{number} {number**50}" * 5], task=f"t{number}")
-    index.delete("task != 't7'")
+    index.delete("task_id != 't7'")
     done = index.vacuum()
     assert done.after_bytes < done.before_bytes / 3
     assert done.is_search_rebuilt

@@ -134,7 +134,7 @@ def test_a_group_has_the_means_of_its_completed_runs(
     assert (group.finished, group.messages_mean, group.turns_mean) == (2, 2.0, 0.0)
     assert (group.reward_min, group.reward_mean, group.reward_max) == (1.0, 2.0, 3.0)
     assert (group.prompt_tokens_mean, group.sampled_tokens_mean) == (300.0, 90.0)
-    assert group.seconds_mean is not None
+    assert group.duration_s_mean is not None
 
 
 def test_a_group_without_a_completed_run_has_no_means(index: RunIndex, begin: Make) -> None:
@@ -150,7 +150,7 @@ def test_sums_of_a_group_go_with_its_runs(index: RunIndex, record: Make) -> None
     record(index, task="a", texts=["x"] * 9, reward=9.0)
     record(index, task="b", texts=["x"], reward=1.0)
     index.flush()
-    assert index.delete("task = 'a'") == 1
+    assert index.delete("task_id = 'a'") == 1
     group = index.group("g")
     assert (group.finished, group.messages_mean, group.reward_max) == (1, 1.0, 1.0)
 

@@ -70,7 +70,7 @@ def test_a_file_of_version_1_has_all_that_version_2_has(tmp_path: Path, record: 
         RunIndex.open(tmp_path, read_only=True)
     with RunIndex.open(tmp_path) as index:
         group = index.group("g")
-        assert (group.finished, group.messages_mean, group.seconds_mean, group.reward_max) == (2, 1.0, 5.0, 0.5)
+        assert (group.finished, group.messages_mean, group.duration_s_mean, group.reward_max) == (2, 1.0, 5.0, 0.5)
         assert (group.states[RunState.COMPLETED], group.states[RunState.INTERRUPTED]) == (2, 1)
         while index.search("needle").waiting or not index.find(f"{3:016x}").tools:
             time.sleep(0.001)

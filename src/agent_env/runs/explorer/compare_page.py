@@ -121,7 +121,7 @@ def _side(conn: sqlite3.Connection, run: RunSummary, first: int) -> tuple[Side, 
         if count > _MOVES:
             break
     moves = moves_of(events)
-    next_event = at if at < run.events else None
+    next_event = at if at < run.event_count else None
     if len(moves) > _MOVES:
         next_event = moves[_MOVES].seq
     elif next_event is not None and moves and not moves[-1].is_answered:

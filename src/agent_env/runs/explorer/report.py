@@ -202,12 +202,12 @@ def _episode(reader: Reader, run_id: str, why: str) -> ShownEpisode:
         events = read_events(conn, run, first=0, limit=_EVENTS)
         damage = read_head(conn, run).damage
     shown = after_last(events, 0)
-    is_whole = shown >= run.events and run.state is not RunState.RUNNING
+    is_whole = shown >= run.event_count and run.state is not RunState.RUNNING
     return ShownEpisode(
         run=run,
         why=why,
         items=conversation(events, is_whole=is_whole),
-        left_out=max(0, run.events - shown),
+        left_out=max(0, run.event_count - shown),
         damage=damage,
     )
 

@@ -184,11 +184,11 @@ def view_run(reader: Reader, run_id: str, *, first: int = 0, at: int | None = No
         run = read_summary(conn, run_id)
         head = read_head(conn, run)
         if at is not None:
-            first = max(0, min(at, run.events) - _BEFORE)
+            first = max(0, min(at, run.event_count) - _BEFORE)
         events = read_events(conn, run, first=first, limit=_EVENTS)
         events = _from_a_start(events, at) if at is not None else events
         first = events[0].seq if at is not None and events else first
-        is_last = after_last(events, first) >= run.events
+        is_last = after_last(events, first) >= run.event_count
         events = events if is_last else _to_a_start(events)
         last_events = events if is_last and first == 0 else read_last(conn, run)
         messages = [item.message for item in conversation(events, is_whole=False) if item.message is not None]

@@ -87,7 +87,7 @@ def read_last(conn: sqlite3.Connection, run: RunSummary) -> list[RunEvent]:
     rows = conn.execute(
         "SELECT first_seq, count, raw_bytes FROM chunks WHERE run_key = ? ORDER BY first_seq DESC", (_key(conn, run),)
     )
-    first, count, size = run.events, 0, 0
+    first, count, size = run.event_count, 0, 0
     for first_seq, events, raw_bytes in rows:
         if count and size + raw_bytes > _PAGE_BYTES:
             break
