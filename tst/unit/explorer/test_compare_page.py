@@ -59,6 +59,8 @@ async def test_calls_are_beside_the_calls_that_they_are_like(tell: Tell, look: L
     words = page.one("div", class_="tools").text
     assert "3 same 1 changed 1 only left 1 only right" in words
     assert page.one("a", data_key="n")["href"] == "#d2"
+    assert [at.text for at in page.one("li", id="d1").all("a", class_="at")] == ["right event 0", "left event 0"]
+    assert [at.text for at in page.one("li", id="d2").all("a", class_="at")] == ["event 2", "event 2"]
     assert page.one("li", id="d2").all("a", class_="at")[1]["href"] == f"/run/{right.run_id}?at=2#e2"
 
 

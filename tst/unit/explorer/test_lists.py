@@ -19,7 +19,7 @@ from agent_env.runs import RunIndex
 from agent_env.runs.explorer.measures import Measure
 from agent_env.runs.explorer.plot import thinned, ticks
 from agent_env.runs.explorer.points import StepPoint
-from agent_env.runs.explorer.wording import clock, duration, number, percent, short_count, short_number
+from agent_env.runs.explorer.wording import clock, duration, number, percent, short_count, short_number, since
 
 Tell = Callable[..., Any]
 Look = Callable[..., Awaitable[Any]]
@@ -417,6 +417,8 @@ async def test_a_call_of_a_run_under_way_is_not_said_to_be_missing(
         (percent(0.9999), ">\u202f99.9\u202f%"),
         (percent(0.125), "12.5\u202f%"),
         (duration(0.0123), "12\u202fms"),
+        (since(0.0002), "+0\u202fms"),
+        (since(0.0123), "+12\u202fms"),
         (duration(59.97), "1\u202fmin 0\u202fs"),
         (duration(3599.7), "1\u202fh 0\u202fmin"),
         (clock(0), "0\u202fs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,39 @@ async def test_a_call_is_one_line_until_it_is_opened(tell: Tell, look: Look) -> 
     assert "until Friday" in details.text
     assert item(page, badly).all("summary")[0].text == 'lend book="persuasion" refused → there is none'
     assert "is-error" in item(page, badly)["class"]
+
+
+async def test_steps_that_say_nothing_are_one_line(tell: Tell, look: Look) -> None:
+    """They stand before what was said, with what took time; a link to any of them leads there. Under way each has a line."""
+    run = tell()
+    start = time.time()
+    told = [("deploy_env", "deploy_env", 0.0002), ("deploy_agent", "deploy_agent", 2.5), ("greeting", "prompt", 0.25)]
+    for step, kind, duration_s in told:
+        run.say("step_started", step, at_s=start, kind=kind)
+        run.say("step_ended", step, at_s=start, kind=kind, duration_s=duration_s)
+    said = run.says("Hello.")
+    page = await look(f"/run/{run.run_id}")
+    assert [row.one(class_="title").text for row in page.all("li", class_="look-step")] == [name for name, _, _ in told]
+    run.ended()
+    page = await look(f"/run/{run.run_id}")
+    (row,) = page.all("li", class_="look-step")
+    assert row["id"] == "e0"
+    assert [title.text for title in row.all(class_="title")] == [
+        "deploy_env",
+        "deploy_agent 2.5 s",
+        "greeting prompt 0.2 s",
+    ]
+    assert [title.attributes.get("id") for title in row.all(class_="title")] == [None, "e2", "e4"]
+    assert item(page, said).one("h3").text == "assistant"
+    at = await look(f"/run/{run.run_id}", at=2)
+    assert "is-at" in at.one("li", class_="look-step")["class"]
+
+
+async def test_what_happened_at_once_is_said_so(tell: Tell, look: Look) -> None:
+    """Not that it was less than something after the start."""
+    run = tell()
+    said = run.says("Hello.", at_s=1.0)
+    assert item(await look(f"/run/{run.run_id}"), said).one(class_="at").text == "+0 ms"
 
 
 async def test_arguments_that_typing_changed_stand_beside_what_was_written(tell: Tell, look: Look) -> None:

@@ -127,6 +127,7 @@ def _environment() -> Environment:
         "pretty": pretty,
         "short_model": short_model,
         "signed": wording.signed,
+        "since": wording.since,
         "tally": wording.tally,
     }
     words: dict[str, Any] = {

@@ -24,6 +24,7 @@ from agent_env.runs._reading import Reader, read_groups, read_summary
 from agent_env.runs.conversation import Item, conversation
 from agent_env.runs.explorer.group_filter import Sort
 from agent_env.runs.explorer.group_page import GroupView, view_group
+from agent_env.runs.explorer.item_rows import item_rows
 from agent_env.runs.explorer.render import as_html
 from agent_env.runs.explorer.rollouts import Rollout
 from agent_env.runs.explorer.run_drawing import times_bar
@@ -83,6 +84,11 @@ class ShownEpisode:
     left_out: int
     """Events that are not among the items."""
     damage: str
+
+    @property
+    def rows(self) -> list[Sequence[Item]]:
+        """The items in rows."""
+        return item_rows(self.items)
 
     @cached_property
     def times_bar(self) -> Markup:

@@ -15,6 +15,7 @@ from agent_env.runs._reading import Reader, read_summary
 from agent_env.runs.conversation import Item, conversation
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.heat import heat_span
+from agent_env.runs.explorer.item_rows import item_rows
 from agent_env.runs.explorer.neighbours import Neighbours
 from agent_env.runs.explorer.rollouts import Rollout
 from agent_env.runs.explorer.run_drawing import duration_bar, shaded, times_bar
@@ -91,6 +92,11 @@ class RunView:
         """The events as a conversation."""
         is_whole = self.part.next_event is None and self.run.state is not RunState.RUNNING
         return conversation(self.part.events, is_whole=is_whole)
+
+    @property
+    def rows(self) -> list[Sequence[Item]]:
+        """The items in rows. While the run is under way each has its own: what is new is put after what is there."""
+        return [[item] for item in self.items] if self.run.state is RunState.RUNNING else item_rows(self.items)
 
     @cached_property
     def ending(self) -> Ending:

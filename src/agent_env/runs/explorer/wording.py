@@ -18,6 +18,7 @@ __all__ = [
     "short_count",
     "short_number",
     "signed",
+    "since",
     "tally",
 ]
 
@@ -96,6 +97,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}\u202fmin {whole % 60}\u202fs"
     return f"{whole // 3600}\u202fh {whole % 3600 // 60}\u202fmin"
+
+
+def since(seconds: float) -> str:
+    """How long after the start: `+1.2 s`, and `+0 ms` at once."""
+    return f"+{duration(0.0 if seconds < 0.0005 else seconds)}"
 
 
 def clock(seconds: float) -> str:
