@@ -87,7 +87,7 @@ class FailureKind(StrEnum):
     RUN_STEP = "run_step"
     """A `run` step raised."""
     STEP_TIMEOUT = "step_timeout"
-    """A step took longer than its timeout."""
+    """A step, or what a trainer bounds, took longer than its timeout."""
     VERIFIER_RAISED = "verifier_raised"
     """A verifier raised."""
     VERIFIER_TIMEOUT = "verifier_timeout"
@@ -95,9 +95,9 @@ class FailureKind(StrEnum):
     SCORE_INVALID = "score_invalid"
     """A verifier returned no finite number."""
     AGENT = "agent"
-    """An agent that is not the played one broke."""
+    """An agent broke, or cannot be played: a player that raised, one that is not the played one, a trainer's rollout."""
     MODEL_SERVER = "model_server"
-    """The endpoint of a model that plays another agent, or judges, could not be reached or answered badly."""
+    """The endpoint of a model that plays an agent, or judges, could not be reached or answered badly."""
 
     @property
     def rule(self) -> FailureRule:

@@ -52,6 +52,7 @@ SIGNATURES = {
     "Episode.start": "(self) -> 'Turn | None'",
     "Episode.cut": "(self, reason: 'CutReason') -> 'None'",
     "Episode.result": "(self) -> 'EpisodeResult'",
+    "Episode.fail": "(self, kind: 'FailureKind', message: 'str', *, error: 'BaseException | None' = None) -> 'None'",
     "Episode.abandon": "(self) -> 'None'",
     "Turn.record": "(self, message: 'Message', *, prompt_tokens: 'int | None' = None, "
     "sampled_tokens: 'int | None' = None) -> 'int | None'",

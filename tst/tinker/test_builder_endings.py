@@ -6,13 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+import tinker
 from tinker_cookbook.rl.rollout_limits import RolloutLimits
 from tinker_cookbook.rl.rollout_runner import run_rollout
 from tinker_cookbook.rl.rollout_strategy import MinViableGroup
 
 from agent_env.errors import EpisodeFailedError
 from agent_env.outcome import CutReason
-from agent_env.runs import RunState
+from agent_env.runs import RunFailure, RunState
 
 
 def last(group: Any) -> tuple[float, dict[str, Any]]:
@@ -222,9 +223,20 @@ async def test_a_failed_sibling_is_closed_when_the_group_is_given_up(rig: Any) -
     assert rig.slots(256).taken == 0
 
 
-async def test_a_policy_that_raises_leaves_nothing_under_way(rig: Any) -> None:
-    """An error of the sampler comes out as it is; the episode is abandoned."""
-    with pytest.raises(ConnectionError, match="gone"):
-        await rig.play([rig.Say(error=ConnectionError("gone"))])
-    assert [run.state for run in rig.filed()] == [RunState.ABANDONED]
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionError("gone"), "model_server"),
+        (tinker.TinkerError("gone"), "model_server"),
+        (ValueError("gone"), "agent"),
+    ],
+)
+async def test_a_policy_that_raises_leaves_nothing_under_way(rig: Any, error: Exception, kind: str) -> None:
+    """An error of the sampler comes out as it is, and the run says that the episode has failed of it, and where."""
+    with pytest.raises(type(error), match="gone"):
+        await rig.play([rig.Say(error=error)])
+    (run,) = rig.filed()
+    assert run.state is RunState.FAILED
+    message = f"the trainer's rollout raised {type(error).__name__}: gone"
+    assert run.failure == RunFailure(kind=kind, step="prompt", message=message)
     assert rig.slots(256).taken == 0

@@ -105,7 +105,7 @@ async def test_retried_rollouts_are_filed_with_their_attempt_and_none_twice(rig:
         assert len(group.trajectories_G) == 3
         runs = rig.filed(name)
         assert Counter((run.attempt, run.state) for run in runs) == {
-            (0, RunState.ABANDONED): 2,
+            (0, RunState.FAILED): 2,
             (0, RunState.COMPLETED): 1,
             (1, RunState.COMPLETED): 1,
             (2, RunState.COMPLETED): 1,

@@ -778,7 +778,8 @@ class Interleaving:
         elif UNWRITABLE in message:
             self.theatre.seen["renderer raised"] += 1
             assert "at step 'prompt" in message
-            assert run.state is RunState.ABANDONED
+            assert run.failure is not None
+            assert UNWRITABLE in run.failure.message
         else:
             assert run.state is RunState.FAILED
             assert run.failure is not None

@@ -320,7 +320,9 @@ async def test_scoring_is_bounded_by_the_configs_grader_timeout(rig: Any) -> Non
     config = RolloutConfig(termination=TerminationRewardPolicy(grader_timeout_seconds=0.01))
     with pytest.raises(EpisodeFailedError, match=r"longer than score_within_s=0\.01 s"):
         await rig.play([rig.reply("Done.")], "slow", rollout_config=config)
-    assert [(filed.state, filed.reward) for filed in rig.filed()] == [(RunState.ABANDONED, None)]
+    (filed,) = rig.filed()
+    assert (filed.state, filed.reward, filed.failure.kind) == (RunState.FAILED, None, "step_timeout")
+    assert "longer than score_within_s=0.01 s" in filed.failure.message
     assert rig.slots(256).taken == 0
 
 
@@ -430,7 +432,9 @@ async def test_a_later_turn_with_other_tools_is_refused(rig: Any) -> None:
         await rollout.go_on(second, ["add", "ask"])
     (filed,) = rig.filed()
     assert filed.run_id in str(raised.value)
-    assert (filed.state, rig.slots(1).taken) == (RunState.ABANDONED, 0)
+    assert (filed.state, rig.slots(1).taken) == (RunState.FAILED, 0)
+    assert (filed.failure.kind, filed.failure.step) == ("agent", second.step)
+    assert "turn 1 offers other tools" in filed.failure.message
     await builder.cleanup()
 
 
@@ -446,7 +450,9 @@ async def test_a_turn_that_a_trained_agent_cannot_play_is_refused(rig: Any, task
     with pytest.raises(EpisodeFailedError, match=f"task '{task}' {says}"):
         await rig.play([rig.reply("Done.")], task)
     assert rig.slots(256).taken == 0
-    assert [filed.state for filed in rig.filed()] == [RunState.ABANDONED]
+    (filed,) = rig.filed()
+    assert (filed.state, filed.failure.kind) == (RunState.FAILED, "agent")
+    assert "has skills (sums)" in filed.failure.message
 
 
 async def test_a_turn_of_another_agent_is_refused(rig: Any, tmp_path: Path) -> None:

@@ -14,16 +14,14 @@ import click
 
 from agent_env._cancellation import stops_us
 from agent_env.bundle import Bundle, Task
-from agent_env.bundle.raised import trace_of
 from agent_env.chat import open_chat
 from agent_env.episode import EpisodeSink, Limits, NullSink, open_episode
 from agent_env.episode.driving import drive
 from agent_env.episode.players import Player
-from agent_env.errors import ModelServerError, RewardError, RunIndexError
-from agent_env.outcome import EpisodeResult, Failure, FailureKind, Outcome
+from agent_env.errors import RewardError
+from agent_env.outcome import EpisodeResult, Failure, Outcome
 from agent_env.runs import RunIndex, RunSink
 from agent_env.verify import RewardRule, resolve_reward
-from agent_env.verify.step_failed import exception_line
 
 __all__ = ["Played", "Recording", "play_tasks"]
 
@@ -37,18 +35,19 @@ class Played:
     """Its number among those of its task, from 0."""
     run_id: str
     result: EpisodeResult | None
-    """None when its player raised, or gave it up."""
-    failure: Failure | None = None
-    """What broke it."""
+    """None when the person who played it gave it up."""
     reward: float | None = None
     duration_s: float
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended; one whose player broke has failed."""
-        if self.failure is not None:
-            return Outcome.FAILED
+        """How it ended."""
         return Outcome.ABANDONED if self.result is None else self.result.outcome
+
+    @property
+    def failure(self) -> Failure | None:
+        """What broke it."""
+        return None if self.result is None else self.result.failure
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,7 +126,6 @@ class Recording:
         result: EpisodeResult | None,
         *,
         rollout: int = 0,
-        failure: Failure | None = None,
         duration_s: float,
     ) -> Played:
         """Take down what an episode came to, and its reward."""
@@ -137,7 +135,6 @@ class Recording:
             rollout=rollout,
             run_id=sink.run_id,
             result=result,
-            failure=failure or (None if result is None else result.failure),
             reward=reward,
             duration_s=duration_s,
         )
@@ -205,26 +202,16 @@ async def play_tasks(
 async def _play_one(task: Task, rollout: int, player: Player, recording: Recording, max_messages: int) -> Played:
     sink = recording.sink()
     began = time.perf_counter()
-    result, failure = None, None
     us = asyncio.current_task()
     try:
         async with open_episode(task, sink=sink, limits=recording.limits) as episode:
-            result = await drive(episode, player, max_messages=max_messages)
-    except RunIndexError:
-        raise
-    except ModelServerError as exc:
-        failure = Failure(kind=FailureKind.MODEL_SERVER, step="", message=str(exc))
+            try:
+                await drive(episode, player, max_messages=max_messages)
+            except BaseException as exc:  # what the player raised: the result says so, and the other episodes go on
+                if stops_us(exc, us):
+                    raise
+            result = await episode.result()
     except KeyboardInterrupt:
         # Raised out of a task it breaks the loop off where it stands, and the loop's threads keep the process for ever.
         raise click.Abort from None
-    except BaseException as exc:  # a player is a bundle's own code: counted, and the other episodes go on
-        if stops_us(exc, us):
-            raise
-        failure = _player_raised(exc)
-    duration_s = time.perf_counter() - began
-    return recording.ended(task, sink, result, rollout=rollout, failure=failure, duration_s=duration_s)
-
-
-def _player_raised(exc: BaseException) -> Failure:
-    message = f"the player raised {exception_line(exc)}"
-    return Failure(kind=FailureKind.AGENT, step="", message=message, traceback=trace_of(exc))
+    return recording.ended(task, sink, result, rollout=rollout, duration_s=time.perf_counter() - began)

@@ -15,14 +15,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from agent_env.bundle import AgentSpec, Prompt, Skill, Step, Task
-from agent_env.bundle.raised import raised_at
+from agent_env.bundle.raised import raised_at, trace_of
 from agent_env.envs import EnvSession, Refusal, ToolAnswer, ToolSpec
 from agent_env.envs.skills import skills_text
 from agent_env.episode._log import EpisodeLog
 from agent_env.episode.limits import Limits
 from agent_env.episode.sink import EpisodeSink
 from agent_env.errors import EpisodeError, EpisodeFailedError, EpisodeStateError, RunIndexError
-from agent_env.outcome import CutReason, EpisodeResult, Failure, Outcome
+from agent_env.outcome import CutReason, EpisodeResult, Failure, FailureKind, Outcome
 from agent_env.verify import EpisodeView, Message
 from agent_env.verify.step_failed import StepFailedError
 
@@ -122,6 +122,7 @@ class Core:
 
     __slots__ = (
         "_arrival",
+        "_gives_up_as",
         "_requests",
         "_waiters",
         "broken",
@@ -170,6 +171,8 @@ class Core:
         """What the sink raised, or a mistake of ours: the episode is given up and nobody must miss it."""
         self.has_raised_broken = False
         self.result: EpisodeResult | None = None
+        self._gives_up_as = Outcome.ABANDONED
+        """What it is when it is given up: `failed` where whoever drives it has said what broke."""
         self._requests: deque[CallRequest | EndRequest] | None = None
         self._arrival: asyncio.Future[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -283,21 +286,48 @@ class Core:
 
     def give_up(self) -> None:
         """Abandon the episode, from any state; the owner closes everything."""
-        if self.is_closing or self.state in (EpisodeState.ENDED, EpisodeState.ABANDONED):
+        if not self._may_be_given_up():
             return
         self.close_turn(self.abandoned)
         self.state = EpisodeState.ABANDONED
         self.refuse_pending(self._interrupted)
         self._notify()
         if self.owner is None:
-            self._finish(Outcome.ABANDONED)
+            self._give_up_finally()
         else:
             self.owner.cancel()
+
+    def fail(self, kind: FailureKind, message: str, error: BaseException | None) -> None:
+        """Give the episode up as failed, because of what broke outside of it; not where it is over, or as good as that."""
+        if not self._may_be_given_up():
+            return
+        failure = Failure(
+            kind=kind,
+            step=self.log.step,
+            message=message,
+            traceback="" if error is None else trace_of(error),
+            place=None if error is None else raised_at(error, self.task.bundle.root),
+        )
+        self.log.failure(failure)
+        if self.log.turn is not None and self.in_flight is None:
+            self.log.turn_ended(None)
+        self.failure = self.failure or failure
+        self._gives_up_as = Outcome.FAILED
+        self.give_up()
+
+    def _may_be_given_up(self) -> bool:
+        return not self.is_closing and self.state not in (EpisodeState.ENDED, EpisodeState.ABANDONED)
+
+    def _give_up_finally(self) -> None:
+        has_failed = self._gives_up_as is Outcome.FAILED
+        self.state = EpisodeState.ENDED if has_failed else EpisodeState.ABANDONED
+        self._finish(self._gives_up_as)
 
     def break_off(self, exc: BaseException) -> None:
         """Abandon the episode because it cannot be recorded, or because of a mistake of ours."""
         if self.broken is None:
             self.broken = exc
+        self._gives_up_as = Outcome.ABANDONED
         self.give_up()
 
     def fail_and_leave(self, failure: Failure) -> None:
@@ -307,9 +337,10 @@ class Core:
         self._leave(EpisodeState.ENDED, Outcome.FAILED)
 
     def abandon_and_leave(self) -> None:
-        """Say that the episode was abandoned, where its owner is still inside a bundle's code that will not stop."""
+        """Say that the episode was given up, where its owner is still inside a bundle's code that will not stop."""
         if self.result is None and self.owner is not None and not self.owner.done():
-            self._leave(EpisodeState.ABANDONED, Outcome.ABANDONED)
+            has_failed = self._gives_up_as is Outcome.FAILED
+            self._leave(EpisodeState.ENDED if has_failed else EpisodeState.ABANDONED, self._gives_up_as)
 
     def _leave(self, state: EpisodeState, outcome: Outcome) -> None:
         assert self.owner is not None
@@ -324,12 +355,12 @@ class Core:
         exc = None if owner.cancelled() else owner.exception()
         if self.result is not None:  # it was left, and has come to its end after all
             return
-        if exc is not None and self.broken is None:
-            self.broken = exc
+        if exc is not None:
+            self.broken = self.broken or exc
+            self._gives_up_as = Outcome.ABANDONED
         if owner.cancelled() or exc is not None or self.state is EpisodeState.ABANDONED:
             self.close_turn(self.abandoned)
-            self.state = EpisodeState.ABANDONED
-            self._finish(Outcome.ABANDONED)
+            self._give_up_finally()
         else:
             self.state = EpisodeState.ENDED
             self._finish(Outcome.COMPLETED if self.failure is None else Outcome.FAILED)
@@ -360,7 +391,10 @@ class Core:
         return self.abandoned(doing) if self.broken is None else self.broken
 
     def abandoned(self, doing: str) -> EpisodeError:
-        """The error for whoever uses the episode after it was abandoned."""
+        """The error for whoever uses the episode after it was given up."""
+        if self._gives_up_as is Outcome.FAILED and self.failure is not None:
+            failure = self.failure
+            return EpisodeFailedError(f"{doing}: the episode failed ({failure.kind}): {failure.message}")
         if self.broken is not None:
             return EpisodeStateError(f"{doing}: the episode was abandoned, because of {self.broken!r}")
         return EpisodeStateError(f"{doing}: the episode was abandoned, open another one")

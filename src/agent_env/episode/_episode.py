@@ -208,14 +208,34 @@ class Episode:
             raise EpisodeStateError(f"result(): turn {core.turn.index} is open, end it with turn.end() or cut it")
         return core.result
 
+    async def fail(self, kind: FailureKind, message: str, *, error: BaseException | None = None) -> None:
+        """End the episode as failed, from any state: whoever drives it cannot go on, and its run is to say why.
+
+        For what breaks outside of the episode: a player that raises, a model that cannot be reached. What breaks inside of it
+        is noticed without this. Everything is given back as `abandon` does it, and nothing is scored any more; an episode
+        that has ended or was abandoned stays so. Whoever else is inside it gets EpisodeFailedError.
+
+        Args:
+            kind: What broke.
+            message: One line for a person.
+            error: What was raised; the run keeps its traceback, and where in the bundle it came from.
+        """
+        core = self._core
+        with _recording(core):
+            core.fail(kind, message, error)
+        await self._given_up()
+
     async def abandon(self) -> None:
         """Give everything back at once, from any state, as often as one likes; an episode that has ended stays so.
 
         Whoever else is inside the episode gets EpisodeStateError at once. When this returns, the envs are closed, or, where
         a bundle's code will not stop, were left after `close_s`; being cancelled stops the waiting, not the closing.
         """
+        self._core.give_up()
+        await self._given_up()
+
+    async def _given_up(self) -> None:
         core = self._core
-        core.give_up()
         if core.owner is not None and core.result is None:
             await asyncio.wait([core.owner], timeout=_grace_s(core.limits))
             core.abandon_and_leave()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
+from agent_env._cancellation import stops_us
 from agent_env.envs import ToolAnswer, parse_arguments
 from agent_env.episode._episode import Episode, Turn
 from agent_env.episode.player_turn import PlayerTurn
-from agent_env.errors import ContextOverflowError, EpisodeFailedError, ToolError, UsageError
-from agent_env.outcome import CutReason, EpisodeResult
+from agent_env.errors import ContextOverflowError, EpisodeFailedError, ModelServerError, ToolError, UsageError
+from agent_env.outcome import CutReason, EpisodeResult, FailureKind
 from agent_env.verify import Message, ToolCall
+from agent_env.verify.step_failed import exception_line
 
 __all__ = ["Player", "drive"]
 
@@ -37,8 +40,10 @@ async def drive(episode: Episode, player: Player, *, max_messages: int = 200) ->
         UsageError: When what the player says is no message.
         RunIndexError: When the sink cannot take the episode down.
 
-    What the player raises comes out of here, and the episode is not over.
+    What the player raises comes out of here, and the episode has failed because of it: `model_server` where it is a
+    ModelServerError, else `agent`.
     """
+    us = asyncio.current_task()
     turn = await episode.start()
     try:
         for _ in range(max_messages):
@@ -47,9 +52,21 @@ async def drive(episode: Episode, player: Player, *, max_messages: int = 200) ->
             turn = await _move(episode, turn, player)
         if turn is not None:
             await episode.cut(CutReason.MESSAGE_LIMIT)
-    except EpisodeFailedError:
-        pass  # within a call: the result says how
+    except BaseException as exc:  # a player is a bundle's own code
+        if stops_us(exc, us):
+            raise
+        if not isinstance(exc, EpisodeFailedError) or episode.turn is not None:
+            await episode.fail(*_broken(exc), error=exc)
+            raise
+        # Else it failed within a call: the result says how.
     return await episode.result()
+
+
+def _broken(exc: BaseException) -> tuple[FailureKind, str]:
+    """What broke where a player raised, and a line that says so."""
+    if isinstance(exc, ModelServerError):
+        return FailureKind.MODEL_SERVER, " ".join(str(exc).split())
+    return FailureKind.AGENT, f"the player raised {exception_line(exc)}"
 
 
 async def _move(episode: Episode, turn: Turn, player: Player) -> Turn | None:

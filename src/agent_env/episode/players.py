@@ -44,7 +44,8 @@ async def play(
         UsageError: When it is no function, or what it says is no message.
         RunIndexError: When the sink cannot take the episode down.
 
-    What the player raises comes out of here, and the episode is abandoned.
+    What the player raises comes out of here, and the episode has failed because of it: `model_server` where it is a
+    ModelServerError, else `agent`.
     """
     function = load_player(player) if isinstance(player, PythonRef) else player
     async with open_episode(task, sink=sink, limits=limits) as episode:

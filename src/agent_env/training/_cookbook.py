@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         SupervisedDataset,
         SupervisedDatasetBuilder,
         TerminationRewardPolicy,
+        TinkerError,
         TinkerTokenCompleter,
         TokenCompleter,
         TokensWithLogprobs,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     EpochCycledRLDataset: type[RLDataset] | None
 else:
     import chz as chz_package
-    from tinker import Datum, EncodedTextChunk, ModelInput, SamplingClient
+    from tinker import Datum, EncodedTextChunk, ModelInput, SamplingClient, TinkerError
     from tinker_cookbook.completers import TinkerTokenCompleter, TokenCompleter, TokensWithLogprobs
     from tinker_cookbook.exceptions import RendererError
     from tinker_cookbook.image_processing_utils import get_image_processor
@@ -137,6 +138,7 @@ __all__ = [
     "SupervisedDataset",
     "SupervisedDatasetBuilder",
     "TerminationRewardPolicy",
+    "TinkerError",
     "TinkerTokenCompleter",
     "TokenCompleter",
     "TokensWithLogprobs",

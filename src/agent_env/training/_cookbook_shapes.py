@@ -36,6 +36,7 @@ __all__ = [
     "SupervisedDataset",
     "SupervisedDatasetBuilder",
     "TerminationRewardPolicy",
+    "TinkerError",
     "TinkerTokenCompleter",
     "TokenCompleter",
     "TokensWithLogprobs",
@@ -148,6 +149,9 @@ class TrainOnWhat:
 
 
 class RendererError(Exception): ...
+
+
+class TinkerError(Exception): ...
 
 
 class Renderer(Protocol):

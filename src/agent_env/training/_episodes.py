@@ -17,7 +17,7 @@ from agent_env.bundle import Task
 from agent_env.bundle.raised import described
 from agent_env.episode import Episode, Turn, open_episode
 from agent_env.errors import AgentEnvError, EpisodeFailedError, EpisodeStateError, RewardError
-from agent_env.outcome import CutReason, EpisodeResult, Outcome
+from agent_env.outcome import CutReason, EpisodeResult, FailureKind, Outcome
 from agent_env.runs import RunIndex, RunSink
 from agent_env.training._pace import paced
 from agent_env.training._pieces import TokenPieces
@@ -25,6 +25,7 @@ from agent_env.training._sampled import SampledMessages, file_sampled
 from agent_env.training._slots import Slot, Slots
 from agent_env.verify import Message
 from agent_env.verify.reward import RewardRule
+from agent_env.verify.step_failed import exception_line
 
 __all__ = ["LARGEST_REWARD", "Ending", "Rollout", "RunGroup", "can_be_trained_on", "next_prompt"]
 
@@ -78,6 +79,8 @@ class Rollout:
         self.sampled: SampledMessages | None = None
         """What its messages are sampled as, once it has started; None where nobody keeps that."""
         self._is_over = False
+        self._broken: tuple[FailureKind, str, BaseException] | None = None
+        """What broke outside of the episode, while it is being closed for that."""
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -118,7 +121,7 @@ class Rollout:
             if turn is None:
                 result = await self._episode.result()
                 raise self._failed(result, "it has no prompt for the played agent")
-            self._check_playable(turn)
+            await self._check_playable(turn)
         except BaseException:  # also a cancellation: no slot outlives its rollout
             await self.abandon()
             raise
@@ -135,23 +138,25 @@ class Rollout:
             EpisodeFailedError: When it offers other tools, which a conversation says once, or gives the agent skills.
         """
         try:
-            self._check_playable(turn)
+            await self._check_playable(turn)
             offered = [tool.name for tool in turn.tools]
             if offered != list(tools):
                 what = f"turn {turn.index} offers other tools than the first ({offered} and not {list(tools)})"
-                raise self._refused(turn, f"{what}, and a conversation says its tools once")
+                raise await self._refused(turn, f"{what}, and a conversation says its tools once")
         except EpisodeFailedError:
             await self.abandon()
             raise
 
-    def _check_playable(self, turn: Turn) -> None:
+    async def _check_playable(self, turn: Turn) -> None:
         if turn.agent != self.task.bundle.played:
-            raise self._refused(turn, f"it prompts agent '{turn.agent}', which is not the played one")
+            raise await self._refused(turn, f"it prompts agent '{turn.agent}', which is not the played one")
         if turn.skills and not self.task.bundle.agents[turn.agent].skills:
             what = f"agent '{turn.agent}' has skills ({', '.join(turn.skills)}) that it is not shown: write skills: true in the agent"
-            raise self._refused(turn, what)
+            raise await self._refused(turn, what)
 
-    def _refused(self, turn: Turn, why: str) -> EpisodeFailedError:
+    async def _refused(self, turn: Turn, why: str, error: Exception | None = None) -> EpisodeFailedError:
+        """Have the run say why the rollout cannot go on, and return the error that says it to the trainer."""
+        await self._fail_episode(FailureKind.AGENT, why, error)
         return EpisodeFailedError(f"task '{self.task.id}' at step '{turn.step}': {why}; run {self._run_id}")
 
     async def end_turn(self, turn: Turn, reply: Message | None) -> Turn | None:
@@ -209,8 +214,11 @@ class Rollout:
         except TimeoutError as exc:
             if not clock.expired():
                 raise
-            await self.abandon()
             what = f"what comes after the agent's turn took longer than score_within_s={within_s:g} s"
+            try:
+                await self._fail_episode(FailureKind.STEP_TIMEOUT, what)
+            finally:
+                await self.abandon()
             raise EpisodeFailedError(f"task '{self.task.id}': {what}; run {self._run_id}") from exc
 
     async def fail(self, error: Exception) -> NoReturn:
@@ -227,10 +235,22 @@ class Rollout:
             if isinstance(error, EpisodeFailedError) and episode.turn is None:
                 raise self._failed(await episode.result(), str(error)) from error
             if isinstance(error, AgentEnvError) or episode.turn is None:
+                await self._fail_episode(FailureKind.AGENT, exception_line(error), error)
                 raise error
-            raise self._refused(episode.turn, described(error)) from error
+            raise await self._refused(episode.turn, described(error), error) from error
         finally:
             await self.abandon()
+
+    async def _fail_episode(self, kind: FailureKind, message: str, error: BaseException | None = None) -> None:
+        """Have the run say what keeps the rollout from going on; not where the episode is over."""
+        if self._episode is not None and not self._is_over:
+            await self._episode.fail(kind, " ".join(message.split()), error=error)
+
+    def fail_soon(self, kind: FailureKind, message: str, error: BaseException) -> None:
+        """Give everything back as `abandon_soon` does, and have the run say that the episode has failed of `error`."""
+        if not self._is_over:
+            self._broken = (kind, message, error)
+            self.abandon_soon()
 
     async def abandon(self) -> None:
         """Give the slot and all that the episode holds back, at any moment and any number of times.
@@ -254,7 +274,12 @@ class Rollout:
 
     async def _close(self) -> None:
         try:
-            await self._stack.aclose()
+            try:
+                if self._broken is not None and self._episode is not None:
+                    kind, message, error = self._broken
+                    await self._episode.fail(kind, message, error=error)
+            finally:
+                await self._stack.aclose()
         except Exception:  # raised here it would mask why the rollout is over
             logger.exception("task '%s': closing its episode raised", self.task.id)
         finally:

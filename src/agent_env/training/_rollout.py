@@ -7,7 +7,7 @@ However the rollout ends, the episode is scored then or its failure is raised th
 - the cookbook's adapter cuts it: scored at the cut, and the score is added to what the cookbook gives for that cut;
 - the rollout's runner stops it (turns, tokens, its timeout) without telling the env: noticed when the rollout's task ends,
   and the score comes as the group's reward;
-- its task is cancelled or raises: the episode is abandoned.
+- its task is cancelled: the episode is abandoned; or it raises, as where sampling does: the episode has failed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from agent_env.envs import ToolAnswer, ToolSpec
 from agent_env.episode import Turn
-from agent_env.errors import EpisodeFailedError, EpisodeStateError
-from agent_env.outcome import CutReason
+from agent_env.errors import EpisodeFailedError, EpisodeStateError, ModelServerError
+from agent_env.outcome import CutReason, FailureKind
 from agent_env.training._calls import WrittenCall
 from agent_env.training._cookbook import (
     PARSE_ERROR_MASKED,
@@ -30,11 +30,13 @@ from agent_env.training._cookbook import (
     ParseErrorPolicy,
     RolloutConfig,
     StopReason,
+    TinkerError,
 )
 from agent_env.training._episodes import Ending, Rollout, next_prompt
 from agent_env.training._framing import Framing
 from agent_env.training._messages import answer_message, plain_text, shown_tools, to_record
 from agent_env.verify import Message as RecordedMessage
+from agent_env.verify.step_failed import exception_line
 
 __all__ = ["EpisodeEnv", "RolloutSettings"]
 
@@ -364,12 +366,15 @@ class EpisodeEnv(MessageEnv):
 
     def _on_owner_done(self, owner: asyncio.Task[Any]) -> None:
         """The task that played the rollout has ended: the episode must not be under way any more."""
-        was_stopped = owner.cancelled() or owner.exception() is not None
+        error = None if owner.cancelled() else owner.exception()
+        was_stopped = owner.cancelled() or error is not None
         if was_stopped and self._ending is not None:
             self._ending.cancel()
         if self.rollout.is_over or self._ending is not None:
             return
-        if was_stopped or self._turn is None:
+        if isinstance(error, Exception):
+            self.rollout.fail_soon(_kind_of(error), f"the trainer's rollout raised {exception_line(error)}", error)
+        elif was_stopped or self._turn is None:
             self.rollout.abandon_soon()
         else:
             stop_reason = getattr(owner.result(), "stop_reason", None)
@@ -393,6 +398,12 @@ class EpisodeEnv(MessageEnv):
 
     def _clipped(self, text: str) -> str:
         return text if len(text) <= self.LOGGED_CHARS else text[: self.LOGGED_CHARS] + "…"
+
+
+def _kind_of(error: Exception) -> FailureKind:
+    """What broke where a rollout raised outside of its env: what samples for it, or a hook."""
+    is_server = isinstance(error, TinkerError | ModelServerError | ConnectionError | TimeoutError)
+    return FailureKind.MODEL_SERVER if is_server else FailureKind.AGENT
 
 
 def _runner_cut(stop_reason: str | None) -> CutReason:

@@ -17,7 +17,8 @@ from agent_env._cleanup import wait_until_done
 from agent_env.bundle import Bundle, Task
 from agent_env.bundle.recipe import Recipe
 from agent_env.errors import TrainingError
-from agent_env.runs import RunIndex, RunState, RunSummary
+from agent_env.outcome import FailureKind
+from agent_env.runs import RunIndex, RunSummary
 from agent_env.training._playable import playable
 from agent_env.training.evaluate import play_split
 from agent_env.training.progress import Stage, StageProgress
@@ -210,11 +211,14 @@ class Stages:
         return 0 if self.recipe.sft is None else None  # else reinforcement learning does not begin with this model
 
     def _filed(self, title: str, group: str, tasks: Sequence[Task]) -> HeldOut | None:
-        """What a group holds, when every task was played to its end in it; else the group is emptied."""
+        """What a group holds, when every task was played to its end in it; else the group is emptied.
+
+        A run whose model server was gone was not.
+        """
         ended: dict[str, RunSummary] = {
             run.task_id: run
             for run in self.index.all_runs(group)
-            if run.reward is not None or run.state is RunState.FAILED
+            if run.reward is not None or (run.failure is not None and run.failure.kind != FailureKind.MODEL_SERVER)
         }
         if not all(task.id in ended for task in tasks):
             self.index.delete_group(group)

@@ -17,6 +17,7 @@ from agent_env import (
     Episode,
     EpisodeState,
     EpisodeStateError,
+    FailureKind,
     Outcome,
     PlayerTurn,
     Task,
@@ -422,14 +423,19 @@ async def test_a_player_that_never_ends_is_cut(make_task: MakeTask) -> None:
 
 
 async def test_what_a_player_raises_comes_out(make_task: MakeTask, sink: Any) -> None:
-    """A player's bug is no failure of the episode: it is raised, and the episode abandoned."""
+    """It is raised, and the run says that the episode has failed because of it, where, and with its traceback."""
 
     def player(turn: PlayerTurn) -> Any:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await play(make_task(), player, sink=sink)
-    assert [result.outcome for result in sink.results] == [Outcome.ABANDONED]
+    (result,) = sink.results
+    assert result.outcome is Outcome.FAILED
+    assert (result.failure.kind, result.failure.step) == (FailureKind.AGENT, "prompt")
+    assert result.failure.message == "the player raised ZeroDivisionError"
+    assert "raise ZeroDivisionError" in result.failure.traceback
+    assert [str(event.kind) for event in sink.events][-2:] == ["failure", "turn_ended"]
 
 
 @pytest.mark.parametrize(

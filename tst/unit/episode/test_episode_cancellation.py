@@ -14,6 +14,7 @@ import pytest
 
 from agent_env import (
     CutReason,
+    EpisodeFailedError,
     EpisodeState,
     EpisodeStateError,
     FailureKind,
@@ -66,6 +67,44 @@ async def reach(state: str, task: Task, episode: Any) -> asyncio.Task[Any] | Non
     other = asyncio.create_task(inside[state]())
     await asyncio.sleep(0.02)
     return other
+
+
+@pytest.mark.parametrize("state", ["ready", "starting", "turn", "calling", "stubborn", "ending", "cutting"])
+async def test_an_episode_can_fail_from_any_state(make_task: MakeTask, sink: Any, state: str) -> None:
+    """Whoever is inside gets what broke, the env is closed, and the run says failed, once, whatever is asked for later."""
+    task = make_task(verifiers=SLOW)
+    async with open_episode(task, sink=sink) as episode:
+        other = await reach(state, task, episode)
+        await episode.fail(FailureKind.MODEL_SERVER, "the model is gone", error=ConnectionError("refused"))
+        assert episode.state is EpisodeState.ENDED
+        await episode.fail(FailureKind.AGENT, "something else")
+        await episode.abandon()
+    if other is not None:
+        with pytest.raises(EpisodeFailedError, match=r"the episode failed \(model_server\): the model is gone"):
+            await other
+    (result,) = sink.results
+    assert result.outcome is Outcome.FAILED
+    assert (result.failure.kind, result.failure.message) == (FailureKind.MODEL_SERVER, "the model is gone")
+    assert "ConnectionError: refused" in result.failure.traceback
+    assert [str(event.kind) for event in sink.events].count("failure") == 1
+    assert await episode.result() == result
+    assert not done_by(task)
+
+
+async def test_an_abandoned_or_ended_episode_does_not_fail(make_task: MakeTask, sink: Any) -> None:
+    """It stays what it was."""
+    async with open_episode(make_task(), sink=sink) as episode:
+        await episode.start()
+        await episode.abandon()
+        await episode.fail(FailureKind.AGENT, "too late")
+    async with open_episode(make_task(), sink=sink) as episode:
+        turn = await episode.start()
+        assert turn is not None
+        await turn.end(SAY)
+        await episode.result()
+        await episode.fail(FailureKind.AGENT, "too late")
+    assert [result.outcome for result in sink.results] == [Outcome.ABANDONED, Outcome.COMPLETED]
+    assert "failure" not in [str(event.kind) for event in sink.events]
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ from agent_env import (
     EpisodeError,
     EpisodeFailedError,
     EpisodeState,
+    FailureKind,
     Outcome,
     Task,
     Turn,
@@ -25,7 +26,7 @@ MakeTask = Callable[..., Task]
 
 MOVES = [
     "start", "start_and_go", "record", "call", "call", "slow", "slow_and_go", "finish", "refuse", "end", "end_and_go",
-    "cut", "abandon", "result", "pause", "pause", "die",
+    "cut", "abandon", "fail", "result", "pause", "pause", "die",
 ]  # fmt: skip
 """What a driver does; `_and_go` gives up waiting after a moment."""
 SAY: Any = {"role": "assistant", "content": "There."}
@@ -109,6 +110,8 @@ async def _move(episode: Episode, turn: Turn | None, move: str) -> None:  # noqa
             await episode.cut(CutReason.TIMEOUT)
         case "abandon":
             await episode.abandon()
+        case "fail":
+            await episode.fail(FailureKind.AGENT, "it broke")
         case "result":
             await episode.result()
         case "pause":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from agent_env import AgentEnvError, BundleError, RunIndex, UsageError
 from agent_env.cli import root
-from agent_env.runs import RunState
+from agent_env.runs import RunFailure, RunState
 
 
 def play(shop: Path, *arguments: str) -> Result:
@@ -187,7 +188,11 @@ def test_a_player_that_raises_is_counted_and_the_others_go_on(shop_dir: Path) ->
     assert "agent: the player raised KeyError: 'bug' (2 times)" in done.stdout
     assert "2 failed (agent)" in done.stdout
     with RunIndex.open(shop_dir / "runs", read_only=True) as index:
-        assert {run.state for run in index.all_runs("play/broken")} == {RunState.ABANDONED}
+        runs = list(index.all_runs("play/broken"))
+        assert {run.state for run in runs} == {RunState.FAILED}
+        assert {run.failure for run in runs} == {
+            RunFailure(kind="agent", step="prompt", message="the player raised KeyError: 'bug'")
+        }
 
 
 @pytest.mark.parametrize(
@@ -290,6 +295,28 @@ def test_an_endpoint_that_refuses_fails_the_episodes(shop_dir: Path, endpoint: A
     assert "4 failed (model_server)" in done.stdout
     assert "no such model (4 times)" in done.stdout
     assert "mean" not in done.stdout
+    with RunIndex.open(shop_dir / "runs", read_only=True) as index:
+        (group,) = index.groups()
+        failures = [run.failure for run in index.all_runs(group.name)]
+    assert [None if it is None else (it.kind, it.step) for it in failures] == [("model_server", "prompt")] * 4
+    assert all(it is not None and "no such model" in it.message for it in failures)
+
+
+def test_what_is_said_of_a_failure_is_what_its_run_says(shop_dir: Path) -> None:
+    """Nothing listens there: the end of `play` and `agent-env show` name the same kind, step and message."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, and not listening: refused, and nobody else's
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+        done = play(shop_dir, "three", "--model", "m", "--base-url", url)
+    assert "three: failed (model_server)" in done.stdout
+    with RunIndex.open(shop_dir / "runs", read_only=True) as index:
+        (group,) = index.groups()
+        (run,) = index.all_runs(group.name)
+    assert run.failure is not None
+    assert (run.state, run.failure.kind, run.failure.step) == (RunState.FAILED, "model_server", "prompt")
+    assert f"model_server in prompt: {run.failure.message}" in done.stdout
+    shown = CliRunner().invoke(root, ["show", run.run_id, "--runs", str(shop_dir / "runs")])
+    assert run.failure.message in " ".join(shown.stdout.split())
 
 
 def test_a_model_that_goes_on_and_on_is_cut(shop_dir: Path, endpoint: Any) -> None:
