@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agent_env.errors import RunIndexError, UsageError
 from agent_env.runs._batch import dead_writers
@@ -273,7 +273,10 @@ def head_of(conn: sqlite3.Connection, key: int) -> Mapping[str, Any]:
         RunIndexError: When it is damaged.
     """
     row = conn.execute("SELECT body, codec FROM heads WHERE run_key = ?", (key,)).fetchone()
-    return {} if row is None else decode(unpack(*row))
+    head: object = {} if row is None else decode(unpack(*row))
+    if not isinstance(head, dict):
+        raise RunIndexError(f"a record in the run index is damaged: what a run was opened with is {head!r:.80}")
+    return cast("dict[str, Any]", head)
 
 
 def chunks_from(conn: sqlite3.Connection, key: int, first: int) -> sqlite3.Cursor:

@@ -150,11 +150,17 @@ def _row(reader: Reader, key: int, run: RunSummary, *, events: bool, tokens: boo
     row |= {"tags": [column_text(tag) for tag in record.tags], "bundle_root": column_text(record.bundle_root)}
     size = 1_000
     if events:
-        told = [{**_event(event), "data": _text(event.data)} for event in _events(reader, key, record)]
+        told = [
+            {**_event(event), "step": column_text(event.step), "data": _text(event.data)}
+            for event in _events(reader, key, record)
+        ]
         size += sum(len(event["data"]) for event in told)
         row["events"] = told
     if tokens:
-        row["sampled"] = [_tokens(message, sampled) for message, sampled in _sampled(reader, key)]
+        row["sampled"] = [
+            {**_tokens(message, sampled), "pieces": [column_text(piece) for piece in sampled.pieces]}
+            for message, sampled in _sampled(reader, key)
+        ]
         size += sum(16 * len(each["ids"]) for each in row["sampled"])
     return row, size
 

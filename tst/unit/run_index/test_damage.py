@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,25 @@ def test_bytes_that_are_no_body_are_said(index: RunIndex, record: Make, body: by
         index.read(sink.run_id)
     with pytest.raises(RunIndexError, match="a record in the run index is damaged"):
         index.sampled(sink.run_id)
+
+
+@pytest.mark.parametrize("body", [b'"x"', b"null", b"[1]", b"5"])
+def test_a_start_that_says_nothing_leaves_that_run_out(
+    index: RunIndex, record: Make, tmp_path: Path, body: bytes
+) -> None:
+    """What a run was opened with is an object: of an export the others are in."""
+    bad, good = record(index), record(index)
+    index.flush()
+    with closing(sqlite3.connect(index.folder / "index.sqlite3", isolation_level=None)) as conn:
+        conn.execute(
+            "UPDATE heads SET codec = 0, body = ? WHERE run_key = (SELECT key FROM runs WHERE run_id = ?)",
+            (body, bad.run_id),
+        )
+    with pytest.raises(RunIndexError, match="damaged"):
+        index.read(bad.run_id)
+    done = index.export_jsonl(tmp_path / "all.jsonl")
+    assert (done.runs, done.damaged) == (1, (bad.run_id,))
+    assert index.read(good.run_id).params == {"hour": 3}
 
 
 def test_a_bit_that_fell_over_is_noticed(index: RunIndex, record: Make) -> None:

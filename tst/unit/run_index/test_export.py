@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from agent_env.episode.sink import EventKind, RunHeader
+from agent_env.episode.sink import Event, EventKind, RunHeader
 from agent_env.errors import MissingExtraError, UsageError
 from agent_env.runs import RunIndex, RunSink, SampledTokens
 
@@ -110,11 +111,16 @@ def test_what_a_column_has_no_type_for_stops_no_export(index: RunIndex, tmp_path
     )
     sink.opened(header)
     index.flush()
-    index.export_parquet(tmp_path / "all.parquet")
+    sink.event(Event(EventKind.SKIPPED, time.time(), "step \ud800", 0, {}))
+    sink.sampled(0, SampledTokens(ids=(1, 2), logprobs=None, pieces=("half \ud83d", "\ude00")))
+    index.flush()
+    index.export_parquet(tmp_path / "all.parquet", tokens=True)
     (row,) = pq.read_table(tmp_path / "all.parquet").to_pylist()
     assert (row["policy_step"], row["model"], row["tags"]) == (None, "m\\ud800", ["\\ud800"])
     assert row["bundle_root"] == "/b\\udcff"
     assert json.loads(row["labels"]) == {"policy_step": 10**30, "model": "m\ud800"}
+    assert [event["step"] for event in row["events"]] == ["step \\ud800"]
+    assert row["sampled"][0]["pieces"] == ["half \\ud83d", "\\ude00"]
     assert list(index.frame()["model"]) == ["m\\ud800"]
 
 
