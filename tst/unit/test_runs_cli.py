@@ -48,7 +48,7 @@ def run_id(tmp_path: Path) -> str:
 def test_runs_lists_groups_with_counts_and_rewards(tmp_path: Path, run_id: str) -> None:
     """A line per group: mean, standard error, outcomes, failures by kind."""
     assert run_id
-    done = CliRunner().invoke(root, ["runs", str(tmp_path)], catch_exceptions=False)
+    done = CliRunner().invoke(root, ["runs", str(tmp_path), "--group", "grid"], catch_exceptions=False)
     line = next(line for line in done.output.splitlines() if line.startswith("grid/train/step-0001"))
     assert line.split()[1:6] == ["3", "0.500", "±", "0.250", "2"]
     assert "2 completed, 1 failed (1 env_start)" in line
@@ -57,8 +57,8 @@ def test_runs_lists_groups_with_counts_and_rewards(tmp_path: Path, run_id: str) 
 def test_runs_as_json(tmp_path: Path, run_id: str) -> None:
     """The same for a program."""
     assert run_id
-    done = CliRunner().invoke(root, ["runs", str(tmp_path), "--json"], catch_exceptions=False)
-    (group,) = json.loads(done.output)
+    done = CliRunner().invoke(root, ["runs", str(tmp_path), "--group", "grid", "--json"], catch_exceptions=False)
+    (group,) = json.loads(done.output)["groups"]
     assert (group["name"], group["scored"], group["reward_mean"]) == ("grid/train/step-0001", 2, 0.5)
     assert group["place"] == {"training": "grid", "split": "train", "step": 1}
     assert group["failures"] == {"env_start": 1}

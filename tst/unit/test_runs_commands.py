@@ -53,7 +53,68 @@ def lines(*words: str) -> list[str]:
 def test_without_a_command_the_groups_are_listed(folder: Path) -> None:
     """`agent-env runs FOLDER` is `agent-env runs list FOLDER`."""
     assert lines(str(folder)) == lines("list", str(folder))
-    assert [line.split()[0] for line in lines(str(folder))[1:3]] == ["grid/train/step-0001", "grid/train/step-0002"]
+    found = lines(str(folder), "--group", "grid")
+    assert [line.split()[0] for line in found[1:3]] == ["grid/train/step-0001", "grid/train/step-0002"]
+
+
+def test_a_training_run_is_one_line(folder: Path) -> None:
+    """Its steps, its runs, what each split earned last and how its runs ended; then the groups that are no step of one."""
+    with RunIndex.open(folder) as index:
+        for group, reward in (("grid/eval/step-0001", 0.125), ("played/by-hand", 1.0), ("sea/train/step-0000", None)):
+            sink = index.run(group)
+            sink.opened(RunHeader(task_id="day-1", bundle_name="b", bundle_version="1", params={}, tags=()))
+            sink.ended(EpisodeResult(outcome=Outcome.COMPLETED, run_id=sink.run_id, scores={}))
+            if reward is not None:
+                sink.set_reward(reward)
+    found = lines(str(folder))
+    assert [line.split()[0] for line in found if line] == [
+        "training",
+        "sea",
+        "grid",
+        "group",
+        "played/by-hand",
+        "agent-env",
+    ]
+    assert found[2].split()[1:3] == ["2", "5"]
+    assert "train 0.500, eval 0.125 (step 1)" in found[2]
+    assert "5 completed, 1 cut" in found[2]
+    said = json.loads("\n".join(lines(str(folder), "--json")))
+    assert [training["name"] for training in said["trainings"]] == ["sea", "grid"]
+    assert said["trainings"][1]["latest"]["eval"] == {"step": 1, "scored": 1, "reward_mean": 0.125, "reward_se": None}
+    assert [group["name"] for group in said["groups"]] == ["played/by-hand"]
+    inner = json.loads("\n".join(lines(str(folder), "--group", "grid", "--json")))
+    assert (inner["trainings"], len(inner["groups"])) == ([], 3)
+
+
+def test_a_list_has_an_end(folder: Path) -> None:
+    """Those that wrote last are listed, and how many there are beside."""
+    done = run(str(folder), "--group", "grid", "--limit", "1")
+    assert [line.split()[0] for line in done.stdout.splitlines()[:2]] == ["group", "grid/train/step-0002"]
+    assert done.stderr == "1 more, which wrote earlier: --limit lists them\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "--json"],
+        ["export", "--to", "x.jsonl"],
+        ["delete", "--where", "false"],
+        ["vacuum"],
+        ["search", "lamps"],
+    ],
+)
+def test_the_folder_is_said_in_one_way_everywhere(
+    folder: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--runs`; where nothing else is an argument the folder may be one, and both only when they are the same."""
+    monkeypatch.chdir(folder.parent)
+    named = run(*words, "--runs", str(folder))
+    assert (named.exit_code, named.output) == (0, run(*words).output)
+    if words[0] != "search":
+        assert run(*words, "runs", "--runs", str(folder)).exit_code == 0
+        other = run(*words, "runs", "--runs", "other")
+        assert other.exit_code == 2
+        assert "runs and --runs other are two folders: leave one of them out" in other.output
 
 
 def test_the_runs_of_a_group_are_listed(folder: Path) -> None:
@@ -144,7 +205,8 @@ def test_runs_are_deleted_when_that_is_confirmed(folder: Path) -> None:
     """The question says how many; no is no."""
     done = run("delete", str(folder), "--where", "task_id = 'day-1'", typed="n\n")
     assert "Delete 2 runs" in done.output
-    assert run("list", str(folder), "--json").output.count('"name"') == 2
+    with RunIndex.open(folder, read_only=True) as index:
+        assert index.count() == 4
     done = run("delete", str(folder), "--where", "task_id = 'day-1'", typed="y\n")
     assert "deleted 2 runs" in done.output
     with RunIndex.open(folder, read_only=True) as index:
@@ -173,7 +235,9 @@ def test_vacuum_says_what_it_gave_back(folder: Path) -> None:
     assert lines("search", "lamps", "--runs", str(folder)) == ["nothing found"]
 
 
-@pytest.mark.parametrize("words", [["list"], ["export", "--to", "x.jsonl"], ["delete", "--where", "true"], ["vacuum"]])
+@pytest.mark.parametrize(
+    "words", [["list", "--json"], ["export", "--to", "x.jsonl"], ["delete", "--where", "true"], ["vacuum"]]
+)
 def test_a_folder_without_an_index_stays_without(words: list[str], tmp_path: Path) -> None:
     """Every command says so; none makes one."""
     name, *options = words

@@ -10,13 +10,35 @@ from rich.text import Text
 
 from agent_env.cli._tables import new_table
 from agent_env.runs import GroupSummary, RunState, RunSummary
+from agent_env.runs.trainings import TrainingTotals
 from agent_env.runs.visible import one_line, visible
 
-__all__ = ["groups_table", "runs_table"]
+__all__ = ["groups_table", "runs_table", "trainings_table"]
 
 _NAME_CHARS = 40
 _WHY_CHARS = 60
 _STYLES: Mapping[RunState, str] = {RunState.FAILED: "red", RunState.INTERRUPTED: "yellow", RunState.RUNNING: "blue"}
+
+
+def trainings_table(trainings: Sequence[TrainingTotals]) -> Table:
+    """A row for each training run: its steps, what the last step of each split earned, how its runs ended."""
+    table = new_table()
+    table.add_column("training", overflow="fold", no_wrap=max(len(one.name) for one in trainings) <= _NAME_CHARS)
+    table.add_column("steps", justify="right", no_wrap=True)
+    table.add_column("runs", justify="right", no_wrap=True)
+    table.add_column("latest mean reward")
+    table.add_column("outcomes")
+    table.add_column("last write", justify="right", no_wrap=True)
+    for training in trainings:
+        table.add_row(
+            Text(visible(training.name)),
+            str(training.steps),
+            str(training.runs),
+            Text(visible(_latest(training))),
+            _outcomes(training),
+            _ago(training.last_at_s),
+        )
+    return table
 
 
 def groups_table(groups: Sequence[GroupSummary]) -> Table:
@@ -32,7 +54,7 @@ def groups_table(groups: Sequence[GroupSummary]) -> Table:
         table.add_row(
             Text(visible(group.name)),
             str(group.runs),
-            _mean(group),
+            _mean(group.reward_mean, group.reward_se),
             _outcomes(group),
             _ago(group.last_at_s),
         )
@@ -84,7 +106,7 @@ def _outcome(run: RunSummary) -> Text:
     return text
 
 
-def _outcomes(group: GroupSummary) -> Text:
+def _outcomes(group: GroupSummary | TrainingTotals) -> Text:
     text = Text()
     for state, n in group.states.items():
         if not n:
@@ -99,12 +121,18 @@ def _outcomes(group: GroupSummary) -> Text:
     return text
 
 
-def _mean(group: GroupSummary) -> str:
-    if group.reward_mean is None:
+def _latest(training: TrainingTotals) -> str:
+    return ", ".join(
+        f"{split} {_mean(latest.reward_mean, latest.reward_se)}"
+        + (f" (step {latest.step})" if latest.step != training.last_step else "")
+        for split, latest in training.latest.items()
+    )
+
+
+def _mean(mean: float | None, se: float | None) -> str:
+    if mean is None:
         return ""
-    if group.reward_se is None:
-        return f"{group.reward_mean:.3f}"
-    return f"{group.reward_mean:.3f} ± {group.reward_se:.3f}"
+    return f"{mean:.3f}" if se is None else f"{mean:.3f} ± {se:.3f}"
 
 
 def _ago(at_s: float) -> str:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from agent_env.cli._runs_folder import runs_argument
 from agent_env.runs.explorer import serve
 
 __all__ = ["command"]
 
 
 @click.command("explore")
-@click.argument("folder", metavar="[RUNS]", type=click.Path(path_type=Path), default=Path("runs"))
+@runs_argument
 @click.option("--port", type=click.IntRange(0, 65535), default=8470, show_default=True, help="0 takes a free one.")
 @click.option(
     "--host",
@@ -34,7 +35,7 @@ __all__ = ["command"]
 def command(
     folder: Path, *, port: int, host: str, token: str, allow_hosts: tuple[str, ...], opens_browser: bool
 ) -> None:
-    """Browse the runs in the folder RUNS (default: ./runs) in a browser, until Ctrl-C."""
+    """Browse the runs in FOLDER (default: ./runs) in a browser, until Ctrl-C."""
     needs = ", asks for the token" if token.strip() else ""
     serve(
         folder,

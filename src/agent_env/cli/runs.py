@@ -6,17 +6,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from agent_env._wording import counted
-from agent_env.cli._runs_folder import runs_folder
-from agent_env.cli._runs_tables import groups_table, runs_table
+from agent_env.cli._runs_folder import runs_argument, runs_folder
+from agent_env.cli._runs_tables import groups_table, runs_table, trainings_table
 from agent_env.cli._tables import new_console
 from agent_env.cli.show import command as show_command
 from agent_env.errors import UsageError
 from agent_env.runs import Exported, GroupSummary, RunIndex, RunPage
 from agent_env.runs.export import columns_of
+from agent_env.runs.trainings import sum_up
 from agent_env.runs.visible import one_line, visible
 
 __all__ = ["command"]
@@ -36,7 +38,6 @@ class _Runs(click.Group):
         return super().parse_args(ctx, args)
 
 
-_folder = click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
 _where = click.option("--where", help="Only runs of which this SQL expression is true, such as 'reward < 0.5'.")
 _group = click.option("--group", default="", help="Only this group and those below it.")
 
@@ -52,18 +53,22 @@ def command() -> None:
 
 
 @command.command("list")
-@_folder
+@runs_argument
 @_group
 @_where
 @click.option(
-    "--limit", type=click.IntRange(1, _MOST), default=100, show_default=True, help="Runs to list, the newest first."
+    "--limit", type=click.IntRange(1, _MOST), default=100, show_default=True, help="Lines to list, the newest."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def list_(folder: Path, group: str, where: str | None, limit: int, *, as_json: bool) -> None:
-    """List the groups of runs in FOLDER (default: ./runs); with --group or --where, the runs."""
+    """List what is in FOLDER (default: ./runs): a line for each training run, and for each other group of runs.
+
+    With --group TRAINING its groups, with --group GROUP the runs of a group, with --where the runs that it is true of.
+    """
     with RunIndex.open(folder, read_only=True) as index:
-        if not group and where is None:
-            _list_groups(folder, index.groups(), as_json=as_json)
+        below: Sequence[GroupSummary] = _groups_below(index, group) if where is None else ()
+        if below or (not group and where is None):
+            _list_groups(folder, group, below, limit=limit, as_json=as_json)
             return
         page = index.select(where, group=group, limit=limit)
     if group and where is None and not page.runs and not page.damaged:
@@ -71,15 +76,46 @@ def list_(folder: Path, group: str, where: str | None, limit: int, *, as_json: b
     _list_runs(page, as_json=as_json)
 
 
-def _list_groups(folder: Path, groups: Sequence[GroupSummary], *, as_json: bool) -> None:
+def _groups_below(index: RunIndex, name: str) -> Sequence[GroupSummary]:
+    """The groups below a name, and none where it is that of a group, and of no training run: its runs are meant."""
+    if not name:
+        return index.groups()
+    groups = [group for group in index.groups(name) if group.name == name or group.name.startswith(f"{name}/")]
+    is_group = any(group.name == name for group in groups)
+    is_training = any(group.place is not None and group.place.training == name for group in groups)
+    return [] if is_group and not is_training else groups
+
+
+def _list_groups(folder: Path, name: str, groups: Sequence[GroupSummary], *, limit: int, as_json: bool) -> None:
+    """List training runs as a line each, and other groups; of a training run that is named, its groups."""
+    inner = f"{name}/" if name else ""
+    stepped = [group for group in groups if group.place is not None and group.place.training.startswith(inner)]
+    trainings = sum_up(stepped)
+    names = {group.name for group in stepped}
+    others = [group for group in groups if group.name not in names]
+    newest = {group.name for group in sorted(others, key=lambda group: -group.last_at_s)[:limit]}
+    shown = [group for group in others if group.name in newest]
     if as_json:
-        click.echo(json.dumps([asdict(group) | {"cut": group.cut} for group in groups], indent=1))
+        told = [asdict(training) | {"cut": training.cut} for training in trainings[:limit]]
+        click.echo(json.dumps({"trainings": told, "groups": [_plain(group) for group in shown]}, indent=1))
     elif not groups:
         click.echo(f"{folder}: no runs yet")
     else:
         console = new_console()
-        console.print(groups_table(groups))
+        if trainings:
+            console.print(trainings_table(trainings[:limit]))
+        if trainings and shown:
+            console.print()
+        if shown:
+            console.print(groups_table(shown))
         console.print(f"agent-env explore {folder}", style="dim", markup=False, highlight=False)
+    more = max(0, len(trainings) - limit) + len(others) - len(shown)
+    if more:
+        click.echo(f"{more} more, which wrote earlier: --limit lists them", err=True)
+
+
+def _plain(group: GroupSummary) -> dict[str, Any]:
+    return asdict(group) | {"cut": group.cut}
 
 
 def _list_runs(page: RunPage, *, as_json: bool) -> None:
@@ -130,7 +166,7 @@ def search(text: str, folder: Path, group: str, limit: int, *, as_json: bool) ->
 
 
 @command.command("export")
-@_folder
+@runs_argument
 @click.option(
     "--to", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="A .jsonl or .parquet file."
 )
@@ -160,7 +196,7 @@ def _say_left_out(done: Exported) -> None:
 
 
 @command.command("delete")
-@_folder
+@runs_argument
 @_group
 @_where
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -184,7 +220,7 @@ def delete(folder: Path, group: str, where: str | None, *, yes: bool) -> None:
 
 
 @command.command("vacuum")
-@_folder
+@runs_argument
 def vacuum(folder: Path) -> None:
     """Give the room of deleted runs in FOLDER (default: ./runs) back to the disk.
 
