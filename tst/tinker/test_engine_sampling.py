@@ -125,6 +125,24 @@ async def _tokens(sampler: tinker.SamplingClient, start: list[int], params: type
     return (await sampler.sample(prompt(start), 1, params)).sequences[0].tokens
 
 
+@pytest.mark.parametrize("cancelled", [[0], [0, 3, 4], [9], [*range(9)]], ids=["first", "some", "last", "all but one"])
+async def test_cancelling_some_requests_leaves_the_others_as_they_were(
+    sampler: tinker.SamplingClient, caplog: pytest.LogCaptureFixture, cancelled: list[int]
+) -> None:
+    """Whichever row of the batch goes, its neighbours' tokens are those that they get alone, and nobody complains."""
+    starts = [ints(20 + at, seed=100 + at) for at in range(10)]
+    left = [at for at in range(10) if at not in cancelled]
+    alone = {at: await _tokens(sampler, starts[at], greedy(200)) for at in left}
+    tasks = [asyncio.create_task(_tokens(sampler, start, greedy(200))) for start in starts]
+    await asyncio.sleep(0.1)  # they are under way; where they are not yet, or not any more, this still holds
+    for at in cancelled:
+        tasks[at].cancel()
+    await asyncio.wait(tasks)
+    assert {at: tasks[at].result() for at in left} == alone
+    gc.collect()
+    assert not [record.getMessage() for record in caplog.records if "never retrieved" in record.getMessage()]
+
+
 def test_a_prompt_that_extends_an_earlier_one_is_not_read_again_and_gives_the_same(
     trained: tinker.TrainingClient,
 ) -> None:

@@ -150,7 +150,8 @@ class Compute:
         for owner, batch in list(self._batches.items()):
             if len(batch):
                 try:
-                    batch.cancel()
+                    for job in batch.cancel():
+                        self._under_way.pop(id(job), None)
                     if len(batch):
                         self._report(batch.step())
                 except Exception as exc:  # noqa: BLE001 - as above; the batch's requests fail, others go on

@@ -75,7 +75,10 @@ class Row:
 
 
 class RunningBatch:
-    """The sequences that sample from one set of weights."""
+    """The sequences that sample from one set of weights.
+
+    Every method that others call runs in inference mode: what it keeps was made in it, and is not to be changed outside.
+    """
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class RunningBatch:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @torch.inference_mode()
     def admit(self, jobs: Sequence[SampleJob]) -> list[SampleJob]:
         """Read the prompts of new requests and draw their first tokens. Returns the requests that ended with that."""
         leaders: dict[bytes, SampleJob] = {}
@@ -134,18 +138,23 @@ class RunningBatch:
         logits = F.linear(states[:, 0], self._weights.unembed)
         return self._draw(0, logits)
 
+    @torch.inference_mode()
     def shrink(self) -> None:
         """Give back the buffers, if no row needs them."""
         if not self._rows:
             self._cache = RowCache(self._architecture)
 
-    def cancel(self) -> None:
-        """Take out the rows whose request was cancelled."""
-        for at in reversed(range(len(self._rows))):
-            if self._rows[at].job.cancelled:
-                self._remove(at)
-
     @torch.inference_mode()
+    def cancel(self) -> list[SampleJob]:
+        """Take out the rows whose request was cancelled. Returns those requests."""
+        cancelled: dict[int, SampleJob] = {}
+        for at in reversed(range(len(self._rows))):
+            job = self._rows[at].job
+            if job.cancelled:
+                cancelled[id(job)] = job
+                self._remove(at)
+        return list(cancelled.values())
+
     def _read(self, rows: Sequence[Row]) -> list[SampleJob]:
         """Read the rows' prompts, in parts of similar length."""
         found = [None if row.job.prompt_logprobs_from is not None else self._find(row) for row in rows]
