@@ -110,6 +110,7 @@ async def test_home_lists_groups_that_are_no_step(play: Play, look: Look, explor
     home = await look("/")
     assert [row.all("a")[0].text for row in home.all("tbody")[1].all("tr")] == ["by hand", "warm-start/best"]
     told = (await explorer.get("/index.json")).json()
+    assert (await explorer.get("/.json")).json() == told
     assert [group["name"] for group in told["groups"]] == ["by hand", "warm-start/best"]
     assert [training["name"] for training in told["trainings"]] == ["a"]
 

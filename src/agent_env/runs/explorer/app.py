@@ -77,7 +77,7 @@ def build_app(folder: Path, *, access: Access | None = None, live: Live | None =
     site = Site(folder)
     routes: list[Route] = []
     for path, page in _PAGES.items():
-        routes.append(_route("/index.json" if path == "/" else f"{path}.json", page, site))
+        routes += [_route(f"{name}.json", page, site) for name in (("/", "/index") if path == "/" else (path,))]
         routes.append(_route(path, page, site))
     routes.append(Route("/live", live or Live(folder / FILE_NAME)))
     routes += [_route(path, part, site) for path, part in _PARTS.items()]
