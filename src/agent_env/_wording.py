@@ -1,10 +1,10 @@
-"""How messages count, list and clip: `2 tasks`, `'a', 'b' and 3 others`, `the start of a lo...`."""
+"""How messages count, list, clip and quote: `2 tasks`, `'a', 'b' and 3 others`, `the start of a lo...`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["clipped", "counted", "quoted"]
+__all__ = ["clipped", "counted", "in_line", "quoted"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -21,3 +21,10 @@ def quoted(names: Sequence[str], most: int) -> str:
 def clipped(text: str, most: int, *, mark: str = "...") -> str:
     """Return a text, or the start of it with a mark where it has more than `most` characters: as many with the mark."""
     return text if len(text) <= most else text[: most - len(mark)] + mark
+
+
+def in_line(text: str) -> str:
+    r"""Return a text so that it stays in its line when it is quoted: what cannot be printed is escaped, a line break as `\n`."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -559,6 +559,41 @@ CUT = {
 }
 
 
+TORN = [
+    (
+        QWEN3,
+        '<tool_call>\n{"name": "book", "arguments": {}\n}\n{"name": "book"}\n</tool_call>',
+        'no valid JSON, \'}\\n{"name": "book"}\' is not expected at character 34',
+    ),
+    (
+        QWEN3,
+        '<tool_call>\n{"name": "book", "arguments": {},\n\'x\': 1}\n</tool_call>',
+        "no valid JSON, a key is missing at character 35",
+    ),
+    (
+        QWEN3_5,
+        "<tool_call>\n<function=book>\nand\nmore\n</function>\n</tool_call>",
+        "this is no parameter: 'and\\nmore\\n'",
+    ),
+    (
+        QWEN3_5,
+        "<tool_call>\n<function=book>\n<parameter=x\ny>\na\n</function>\n</tool_call>",
+        "this is no parameter: '<parameter=x\\ny>\\na\\n'",
+    ),
+]
+"""Calls that break off in the middle of lines, and what is said of them."""
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "says"), TORN, ids=lambda part: part[-24:] if isinstance(part, str) else part.renderer
+)
+def test_what_is_quoted_of_a_call_that_cannot_be_read_stays_in_its_line(family: Family, text: str, says: str) -> None:
+    """The model, a log and a page get one line, whatever the model wrote: its line breaks are shown as what they are."""
+    tokens = byte_tokenizer().encode(family.thinks + text + family.stop, add_special_tokens=False)
+    _, [call] = read(family, tokens, tools(x=TEXT))
+    assert call.error == f"this tool call could not be read: {says}"
+
+
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family.renderer in CUT], ids=shown)
 def test_a_call_that_does_not_end_is_an_error_that_names_its_tool(family: Family) -> None:
     """The message ended before the call did: the model is told, and may try again."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from agent_env._wording import clipped
+from agent_env._wording import clipped, in_line
 from agent_env.bundle import closest
 
 __all__ = [
@@ -120,8 +120,8 @@ def first_lines(lines: Sequence[str]) -> list[str]:
 
 
 def short(text: str) -> str:
-    """A name, or a pattern, as it is repeated to the model: the start of it, when it is long."""
-    return clipped(text, _NAME_CHARS)
+    """A name, or a pattern, as it is repeated to the model: the start of it, when it is long, and in one line."""
+    return clipped(in_line(text[: _NAME_CHARS + 1]), _NAME_CHARS)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from agent_env._wording import in_line
 from agent_env.bundle import names_or_closest
 from agent_env.envs.contract import Refusal, ToolAnswer
 from agent_env.envs.result_text import clean_text
@@ -13,7 +14,7 @@ __all__ = ["no_such_tool", "not_called", "refused"]
 
 def no_such_tool(name: str, known: Iterable[str]) -> ToolAnswer:
     """Answer a call of a tool that there is not."""
-    return refused(Refusal.NO_SUCH_TOOL, f"there is no tool '{name}', {names_or_closest(name, known)}")
+    return refused(Refusal.NO_SUCH_TOOL, f"there is no tool '{in_line(clean_text(name))}', {names_or_closest(name, known)}")
 
 
 def not_called(name: str, misfit: str) -> ToolAnswer:

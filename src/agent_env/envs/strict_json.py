@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NoReturn, cast
 
-from agent_env._wording import clipped
+from agent_env._wording import clipped, in_line
 
 __all__ = [
     "MAX_DEPTH",
@@ -88,7 +88,7 @@ def read_object(text: str, *, whole: bool = False) -> dict[str, Any]:
         raise JsonTextError(
             "the arguments must be a JSON object, not JSON text in a string: they are encoded twice, write the object itself"
         )
-    shown = clipped(text, _SHOWN_CHARS)
+    shown = clipped(in_line(text[: _SHOWN_CHARS + 1]), _SHOWN_CHARS)
     raise JsonTextError(f'the arguments must be a JSON object like {{"name": value}}, not {shown}')
 
 

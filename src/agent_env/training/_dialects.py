@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_env._wording import clipped, in_line
 from agent_env.envs import ToolError, ToolSpec
 from agent_env.envs.strict_json import NestedTooDeeplyError
 from agent_env.envs.typed_arguments import ParameterText, arguments_from_json, arguments_from_texts
@@ -123,7 +124,7 @@ class _Tags:
         while at < len(body):
             opened = self.opens.match(body, at)
             if opened is None:
-                raise ToolError(f"this is no parameter: {body[at : at + 60]}")
+                raise ToolError(f"this is no parameter: '{in_line(clipped(body[at : at + 61], 60))}'")
             name, *kind = opened.groups()
             name = name.strip()
             if not name:
@@ -143,7 +144,7 @@ class _Tags:
             if after == len(body) or self.opens.match(body, after):
                 return end, after
             end = body.find(self.close, end + 1)
-        raise ToolError(f"{name}: it does not end, {self.close} is missing")
+        raise ToolError(f"{in_line(name)}: it does not end, {self.close} is missing")
 
 
 class _ToolCallTags(Dialect):
@@ -214,7 +215,7 @@ class _FunctionTags(_ToolCallTags):
             return _json_call(start, text, inner)
         name, end = opened[1].strip(), inner.rstrip()
         if not end.endswith("</function>"):
-            return Block(start=start, text=text, name=name, error=broken(f"{name}: </function> is missing"))
+            return Block(start=start, text=text, name=name, error=broken(f"{in_line(name)}: </function> is missing"))
         return _tagged(self._TAGS, start, text, name, end[opened.end() :].removesuffix("</function>"))
 
 
@@ -377,8 +378,8 @@ DIALECTS: Sequence[Dialect] = (
 
 
 def broken(why: str) -> str:
-    """What the model is told of a call that cannot be taken apart."""
-    return f"this tool call could not be read: {why}"
+    """What the model is told of a call that cannot be taken apart: one line, also where it is a parser's that says why."""
+    return f"this tool call could not be read: {' '.join(why.split())}"
 
 
 def _tagged(tags: _Tags, start: int, text: str, name: str, body: str) -> Block:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
+from agent_env._wording import clipped, in_line
+
 __all__ = ["NoObjectError", "after_blanks", "members_of"]
 
 _BLANK = re.compile(r"\s*")
@@ -55,15 +57,18 @@ def members_of(text: str) -> dict[str, str]:
         if name in members:
             twice = key[0][:60]
         if end is None:
-            raise NoObjectError(f"no valid JSON, the value of {key[0][:60]} does not end", _named(members))
+            what = f"the value of {in_line(key[0][:60])} does not end"
+            raise NoObjectError(f"no valid JSON, {what}", _named(members))
         members[name] = text[start:end]
         at = after_blanks(text, end)
         if at == last and text[at] == "}":
             if twice:
-                raise NoObjectError(f"the key {twice} is written twice", _named(members))
+                raise NoObjectError(f"the key {in_line(twice)} is written twice", _named(members))
             return members
         if text[at : at + 1] != ",":
-            what = "it is cut off" if at == len(text) else f"{text[at : at + 20]} is not expected"
+            what = (
+                "it is cut off" if at == len(text) else f"'{in_line(clipped(text[at : at + 31], 30))}' is not expected"
+            )
             raise NoObjectError(f"no valid JSON, {what} at character {at + 1}", _named(members))
         at = after_blanks(text, at + 1)
 
