@@ -103,16 +103,44 @@ async def test_home_of_an_empty_index_says_what_would_appear(index: RunIndex, lo
 
 
 async def test_home_lists_groups_that_are_no_step(play: Play, look: Look, explorer: httpx.AsyncClient) -> None:
-    """A group whose name is no step of a training run is listed all the same."""
+    """A group whose name is no step of a training run is listed all the same, the one that wrote last first."""
     play("by hand")
     play("warm-start/best")
     play("a/train/step-0001")
     home = await look("/")
-    assert [row.all("a")[0].text for row in home.all("tbody")[1].all("tr")] == ["by hand", "warm-start/best"]
+    assert [row.all("a")[0].text for row in home.all("tbody")[1].all("tr")] == ["warm-start/best", "by hand"]
     told = (await explorer.get("/index.json")).json()
     assert (await explorer.get("/.json")).json() == told
-    assert [group["name"] for group in told["groups"]] == ["by hand", "warm-start/best"]
+    assert [group["name"] for group in told["groups"]] == ["warm-start/best", "by hand"]
     assert [training["name"] for training in told["trainings"]] == ["a"]
+
+
+async def test_home_shows_many_groups_a_page_at_a_time(play: Play, look: Look) -> None:
+    """Each of 120 is on exactly one page."""
+    for number_ in range(120):
+        play(f"by hand {number_:03}", calls=0)
+    path: str | None = "/"
+    seen: list[str] = []
+    while path is not None:
+        home = await look(path)
+        seen += [row.all("a")[0].text for row in home.one("tbody").all("tr")]
+        path = next((link["href"] for link in home.all("a") if link.text.startswith("More groups")), None)
+    assert seen == [f"by hand {number_:03}" for number_ in range(119, -1, -1)]
+
+
+async def test_home_says_what_was_played_in_a_group(tell: Tell, look: Look, explorer: httpx.AsyncClient) -> None:
+    """Its bundle, and the player and the model where its runs say so: its name may be no more than a time."""
+    tell("play/1", "t", bundle_name="", bundle_version="").ended(0.5)
+    tell("play/2", "t", labels={"player": "best"}).ended(0.5)
+    tell("play/3", "t", labels={"player": ["no", "text"], "model": "/a/b/jobs/shop/model"}).ended(0.5)
+    home = await look("/")
+    assert [row.one("th").text for row in home.one("tbody").all("tr")] == [
+        "play/3 shop 1.0 · …/shop/model",
+        "play/2 shop 1.0 · player best",
+        "play/1",
+    ]
+    told = (await explorer.get("/index.json")).json()
+    assert told["played"]["play/2"] == {"bundle": "shop 1.0", "model": "", "player": "best"}
 
 
 async def test_home_shows_many_training_runs_a_page_at_a_time(play: Play, look: Look) -> None:
@@ -373,7 +401,15 @@ async def test_what_is_not_there_is_a_plain_page(index: RunIndex, explorer: http
 
 
 @pytest.mark.parametrize(
-    "path", ["/?from=-1", "/?from=x", "/?from=99999999999999999999", "/training?name=a&from=²", "/task?from=1.5"]
+    "path",
+    [
+        "/?from=-1",
+        "/?from=x",
+        "/?groups_from=x",
+        "/?from=99999999999999999999",
+        "/training?name=a&from=²",
+        "/task?from=1.5",
+    ],
 )
 async def test_numbers_that_are_none_are_refused(explorer: httpx.AsyncClient, path: str) -> None:
     """A page number that is no number answers 400, never a traceback."""

@@ -139,7 +139,7 @@ async def test_what_an_address_says_comes_back_as_text(
     for name in ("text", "tool", "cut", "failure", "task", "with", "nonsense"):
         _made(await look("/group", name="g", **{name: value}))
     for path in ("/", "/search"):
-        for name in ("named", "q", "group", "groups_after"):
+        for name in ("named", "q", "group"):
             _made(await look(path, **{name: value}))
     for path in ("/training", "/group", "/task"):
         answer = await explorer.get(path, params={"name": value, "training": value, "split": value, "task": value})

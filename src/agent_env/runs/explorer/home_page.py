@@ -1,21 +1,22 @@
-"""The first page: training runs, the one that wrote last first, and groups that are no step of one."""
+"""The first page: training runs, and groups that are no step of one; of both the one that wrote last first."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_env.runs._reading import Reader, moments, read_groups
+from agent_env.runs._reading import Reader, moments, read_groups, runs_by_key
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.points import states_of
 from agent_env.runs.explorer.site import Site
 from agent_env.runs.record import GroupSummary, RunState
 
-__all__ = ["HomeView", "LatestMean", "TrainingSummary", "home_page"]
+__all__ = ["HomeView", "LatestMean", "Played", "TrainingSummary", "home_page"]
 
 _TRAININGS = 25
 _GROUPS = 50
@@ -51,6 +52,15 @@ class TrainingSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What a run of a group says it was played with; empty where it does not say."""
+
+    bundle: str
+    model: str
+    player: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HomeView:
     """Training runs, and groups that are no step of one."""
 
@@ -64,8 +74,10 @@ class HomeView:
     later: int | None
     """Where the page of training runs before and the one after start."""
     groups: tuple[GroupSummary, ...]
-    next_groups: str | None
-    """The name after which the next of the groups come."""
+    played: Mapping[str, Played]
+    """What was played in each of these groups, by name."""
+    next_groups: int | None
+    """Where the next of the groups start."""
 
     @property
     def asked(self) -> dict[str, object]:
@@ -79,13 +91,13 @@ def home_page(site: Site, request: Request) -> Response:
         site.reader,
         named=text_of(request, "named"),
         offset=number_of(request, "from"),
-        after=text_of(request, "groups_after"),
+        groups_offset=number_of(request, "groups_from"),
     )
     return site.answer(request, "home.html", view)
 
 
-def view_home(reader: Reader, *, named: str = "", offset: int = 0, after: str = "") -> HomeView:
-    """The home page, from its `offset`th training run and the loose group after `after` on."""
+def view_home(reader: Reader, *, named: str = "", offset: int = 0, groups_offset: int = 0) -> HomeView:
+    """The home page, from its `offset`th training run and its `groups_offset`th loose group on."""
     with reader.asking() as conn:
         trainings = _trainings(conn, named=named, offset=offset)
         total = conn.execute(
@@ -93,8 +105,9 @@ def view_home(reader: Reader, *, named: str = "", offset: int = 0, after: str = 
             " AND instr(lower(training), lower(?)) > 0",
             (named,),
         ).fetchone()[0]
-        names = _loose_groups(conn, named=named, after=after, limit=_GROUPS + 1)
+        names = _loose_groups(conn, named=named, offset=groups_offset, limit=_GROUPS + 1)
         groups = read_groups(conn, names=names[:_GROUPS])
+        played = _played(conn, names[:_GROUPS])
     return HomeView(
         named=named,
         trainings=tuple(trainings),
@@ -103,7 +116,8 @@ def view_home(reader: Reader, *, named: str = "", offset: int = 0, after: str = 
         earlier=max(0, offset - _TRAININGS) if offset else None,
         later=offset + _TRAININGS if total > offset + _TRAININGS else None,
         groups=tuple(groups),
-        next_groups=names[_GROUPS - 1] if len(names) > _GROUPS else None,
+        played=played,
+        next_groups=groups_offset + _GROUPS if len(names) > _GROUPS else None,
     )
 
 
@@ -146,10 +160,28 @@ def _training(conn: sqlite3.Connection, row: sqlite3.Row) -> TrainingSummary:
     )
 
 
-def _loose_groups(conn: sqlite3.Connection, *, named: str, after: str, limit: int) -> list[str]:
+def _loose_groups(conn: sqlite3.Connection, *, named: str, offset: int, limit: int) -> list[str]:
     rows = conn.execute(
-        "SELECT name FROM groups WHERE training IS NULL AND name > ? AND instr(lower(name), lower(?)) > 0"
-        " ORDER BY name LIMIT ?",
-        (after, named, limit),
+        "SELECT name FROM groups WHERE training IS NULL AND instr(lower(name), lower(?)) > 0"
+        " ORDER BY last_at_s DESC, name LIMIT ? OFFSET ?",
+        (named, limit, offset),
     )
     return [row[0] for row in rows]
+
+
+def _played(conn: sqlite3.Connection, groups: Sequence[str]) -> dict[str, Played]:
+    """What a run of each group says, the first that an index has of it: to look for the newest would read them all."""
+    keys = conn.execute(
+        "SELECT (SELECT key FROM runs WHERE group_key = groups.key LIMIT 1) FROM groups"
+        " WHERE name IN (SELECT value FROM json_each(?))",
+        (json.dumps(groups),),
+    )
+    runs, _ = runs_by_key(conn, [key for (key,) in keys if key is not None])
+    return {
+        run.group: Played(
+            bundle=f"{run.bundle_name} {run.bundle_version}".strip(),
+            model=run.model,
+            player=player if isinstance(player := run.labels.get("player"), str) else "",
+        )
+        for run in runs.values()
+    }
