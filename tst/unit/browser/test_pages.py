@@ -236,6 +236,25 @@ async def test_a_phone_shows_the_page_without_scrolling_sideways(watched: Watche
     assert await sideways(page) <= 0
 
 
+@pytest.mark.parametrize("watched", [{"viewport": {"width": 390, "height": 800}}], indirect=True, ids=["phone"])
+async def test_a_phone_shows_a_step_in_a_line_and_a_group_in_a_few(watched: Watched) -> None:
+    """With its mean and what was cut or failed: a training run has hundreds of steps."""
+    page = await watched.open("/training?name=shop")
+    table = page.locator("[data-live=steps]")
+    await expect(table.get_by_role("columnheader", name="mean reward")).to_be_visible()
+    rows = table.locator("tbody tr")
+    assert await rows.count() == STEPS + 1
+    heights = await rows.evaluate_all("(found) => found.map((row) => row.offsetHeight)")
+    assert max(heights) <= 80
+    assert await table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    await expect(rows.nth(1)).to_contain_text("1 token limit")
+    await expect(rows.nth(1)).to_contain_text("1 failed")
+    page = await watched.open("/")
+    row = page.locator("[data-live=groups] tr", has_text="play/20261130-061924")
+    await expect(row).to_contain_text("player best")
+    assert await row.evaluate("(row) => row.offsetHeight") <= 100
+
+
 @pytest.mark.parametrize("watched", [{"java_script_enabled": False}], indirect=True, ids=["no script"])
 @pytest.mark.parametrize("name", ["home", "training", "step", "task", "episode", "two episodes"])
 async def test_a_page_works_without_scripts(watched: Watched, played: Played, name: str) -> None:
