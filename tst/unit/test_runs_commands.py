@@ -117,6 +117,18 @@ def test_the_folder_is_said_in_one_way_everywhere(
         assert "runs and --runs other are two folders: leave one of them out" in other.output
 
 
+def test_other_commands_take_the_folder_in_both_ways(folder: Path) -> None:
+    """`rescore`, which finds no bundle here, says the same; it and `explore` take no two folders."""
+    said = [
+        CliRunner().invoke(root, ["rescore", *words]).exception for words in ([str(folder)], ["--runs", str(folder)])
+    ]
+    assert str(said[0]) == str(said[1])
+    assert "bundle b is not at" in str(said[0])
+    for command in ("rescore", "explore"):
+        done = CliRunner().invoke(root, [command, str(folder), "--runs", "other"])
+        assert "are two folders: leave one of them out" in done.output
+
+
 def test_the_runs_of_a_group_are_listed(folder: Path) -> None:
     """A line each, the newest first: task, outcome with its cut, reward, scores."""
     found = lines("list", str(folder), "--group", "grid/train/step-0001")

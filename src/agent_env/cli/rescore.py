@@ -13,6 +13,7 @@ import click
 
 from agent_env.bundle import Bundle, load_bundle
 from agent_env.cli._progress import progress_bar
+from agent_env.cli._runs_folder import runs_argument
 from agent_env.episode import Limits
 from agent_env.errors import UsageError
 from agent_env.rescoring import Rescored, rescore
@@ -26,7 +27,7 @@ _REASONS = 10
 
 
 @click.command("rescore")
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@runs_argument
 @click.option("--group", "groups", multiple=True, help="Only this group; may be given several times.")
 @click.option("--bundle", "bundle_path", type=click.Path(path_type=Path), help="Where the bundle is now.")
 @click.option("--reward", help="The verify step whose score is the reward, where the bundle does not say.")
@@ -99,9 +100,9 @@ async def _rescore(
 
 def _as_json(item: Rescored) -> dict[str, Any]:
     return {
-        "run": item.run.run_id,
+        "run_id": item.run.run_id,
         "group": item.run.group,
-        "task": item.run.task_id,
+        "task_id": item.run.task_id,
         "recorded": {"scores": dict(item.run.scores), "reward": item.run.reward, "state": item.run.state.value},
         "scores": {name: score.value for name, score in item.scores.items()},
         "explanations": {name: score.explanation for name, score in item.scores.items() if score.explanation},
