@@ -18,13 +18,13 @@ _READ_BYTES = 2 << 20
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    r"""Print the completion script for SHELL.
+    """Print the completion script for SHELL.
 
     \b
     bash:  eval "$(agent-env completion bash)"                  in ~/.bashrc
     zsh:   eval "$(agent-env completion zsh)"                   in ~/.zshrc
     fish:  agent-env completion fish > ~/.config/fish/completions/agent-env.fish
-    """
+    """  # noqa: D301 - a real backspace, by which click knows lines to leave as they are
     from agent_env.cli import root
 
     made = get_completion_class(shell)

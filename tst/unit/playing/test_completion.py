@@ -21,6 +21,19 @@ def test_a_script_is_printed(shell: str) -> None:
     assert "_AGENT_ENV_COMPLETE" in done.stdout
 
 
+def test_the_help_has_a_line_for_each_shell() -> None:
+    """As they are to be written, and nothing else in them."""
+    done = CliRunner().invoke(root, ["completion", "--help"], catch_exceptions=False)
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert [line.split()[0] for line in lines if "agent-env completion" in line and "Usage" not in line] == [
+        "bash:",
+        "zsh:",
+        "fish:",
+    ]
+    assert "\\" not in done.stdout
+    assert "\b" not in done.stdout
+
+
 def completed(*words: str) -> list[str]:
     """What bash is told of the last of these words."""
     done = subprocess.run(
