@@ -117,7 +117,7 @@ def test_the_whole_job_files_every_episode_and_says_what_it_came_to(bundle: Path
     assert counts(tmp_path / "runs") == EVERY_GROUP
     for row in ("untrained", "after SFT", "after RL", "after RL, greedy", "player: best", "RL over SFT:"):
         assert row in first.stdout
-    assert "agent-env explore" in first.stdout
+    assert f"see every episode: {sys.executable} -m agent_env explore {tmp_path / 'runs'}\n" in first.stdout
     check_sampled(tmp_path / "runs")
     assert engines(tmp_path / "runs") == []
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from agent_env._wording import counted
 from agent_env.bundle import Bundle, Conversation, Prompt, PythonRef, Task
+from agent_env.cli._called_as import called_as
 from agent_env.cli._playing import Played, Recording
 from agent_env.cli._tables import new_console, new_table
 from agent_env.errors import BundleError
@@ -90,7 +91,7 @@ def print_end(recording: Recording, folder: Path | None, out: TextIO) -> None:
     elif played.outcome is Outcome.ABANDONED:
         say("  nothing is scored")
     if folder is not None:
-        say(f"agent-env show {played.run_id[:12]}{_runs_option(folder)}", dim=True)
+        say(f"{called_as()} show {played.run_id[:12]}{_runs_option(folder)}", dim=True)
 
 
 def print_table(recording: Recording, folder: Path | None) -> None:
@@ -118,9 +119,10 @@ def print_table(recording: Recording, folder: Path | None) -> None:
         console.print(Text(f"{message}{often}", style="red"))
     console.print(Text(totals(recording), style="bold"))
     if folder is not None:
-        console.print(
-            Text(visible(f"agent-env explore {shlex.quote(str(folder))}  (group {recording.group})"), style="dim")
-        )
+        console.print(Text(one_line(f"group {recording.group}", 300), style="dim"))
+        # On a line of its own, and never wrapped: it is there to be pasted.
+        explore = f"{called_as()} explore {shlex.quote(str(folder))}"
+        console.print(Text(visible(explore), style="dim"), soft_wrap=True)
 
 
 def totals(recording: Recording) -> str:

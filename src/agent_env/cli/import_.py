@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from agent_env._wording import counted
+from agent_env.cli._called_as import called_as
 from agent_env.importers import ImportedBundle
 from agent_env.importers.tau2 import Customer, import_tau2
 
@@ -44,4 +46,4 @@ def _print(made: ImportedBundle, target: Path) -> None:
     click.echo(f"{target}: {counted(made.tasks, 'task')} ({evals})")
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
-    click.echo(f"check it: agent-env validate {target}")
+    click.echo(f"check it: {called_as()} validate {shlex.quote(str(target))}")

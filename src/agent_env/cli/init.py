@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from agent_env.cli._called_as import called_as
+
 __all__ = ["command"]
 
 
@@ -21,8 +23,8 @@ def command(folder: Path, name: str | None) -> None:
     where = shlex.quote(str(made.folder))
     click.echo(f"{made.folder}: bundle {made.name}, {len(made.files)} files; README.md says what to change first\n")
     for line, what in (
-        (f"agent-env play {where} {made.first_task}", "play a task by hand"),
-        (f"agent-env play {where} --gold", "play every task's solution"),
+        (f"{called_as()} play {where} {made.first_task}", "play a task by hand"),
+        (f"{called_as()} play {where} --gold", "play every task's solution"),
         (f"python -m pytest {where}", "run the bundle's own test"),
     ):
         click.echo(f"  {line:<44}  {what}")

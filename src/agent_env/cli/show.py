@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from agent_env.cli._called_as import called_as
 from agent_env.cli._runs_folder import runs_folder
 from agent_env.runs import RunEvent, RunIndex, RunRecord, RunState, RunSummary
 from agent_env.runs.conversation import Item, each_item, step_durations
@@ -123,7 +124,7 @@ def _print_changes(item: Item) -> None:
             click.secho(f"{'':>12}{line}", fg=_CHANGE_COLOURS[change.kind])
     more = len(item.changes) - _CHANGES
     if more > 0:
-        click.echo(f"{'':>12}and {more} more: `agent-env universe diff` prints them")
+        click.echo(f"{'':>12}and {more} more: `{called_as()} universe diff` prints them")
     if item.left_out:
         click.echo(f"{'':>12}and {item.left_out} more, which the run did not keep")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agent_env.cli import INTERRUPTED
+from agent_env.cli._called_as import called_as
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ def command(
         click.echo(f"stopped; the same command goes on with run {settings.run_name!r} where it was", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     print_result(settings, result, Console())
+    click.echo(f"see every episode: {called_as()} explore {shlex.quote(str(runs))}")
 
 
 def _with_steps(recipe: Recipe, *, sft_steps: int | None, rl_steps: int | None) -> Recipe:

@@ -146,7 +146,7 @@ async def _do_stages(stages: Stages) -> dict[str, HeldOut]:
 
 
 def print_result(settings: JobSettings, result: JobResult, console: Console) -> None:
-    """Print the table, what training gained, what it took, and how to look at it."""
+    """Print the table, what training gained, and what it took."""
     recipe, rows = settings.recipe, result.held_out
     console.print()
     console.width = max(console.width, 100)
@@ -157,7 +157,6 @@ def print_result(settings: JobSettings, result: JobResult, console: Console) -> 
     else:
         console.print(f"RL over untrained: {paired_difference(rows['after RL'], rows['untrained'])}", highlight=False)
     console.print(f"took {result.seconds:.0f} s, peak memory {result.peak_memory_mb:.0f} MB", highlight=False)
-    console.print(f"see every episode: agent-env explore {settings.runs}", highlight=False)
 
 
 def recommended_renderer(model: str) -> str:
