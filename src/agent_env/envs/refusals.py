@@ -14,7 +14,9 @@ __all__ = ["no_such_tool", "not_called", "refused"]
 
 def no_such_tool(name: str, known: Iterable[str]) -> ToolAnswer:
     """Answer a call of a tool that there is not."""
-    return refused(Refusal.NO_SUCH_TOOL, f"there is no tool '{in_line(clean_text(name))}', {names_or_closest(name, known)}")
+    return refused(
+        Refusal.NO_SUCH_TOOL, f"there is no tool '{in_line(clean_text(name))}', {names_or_closest(name, known)}"
+    )
 
 
 def not_called(name: str, misfit: str) -> ToolAnswer:

@@ -9,6 +9,8 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # pyright: ignore[reportMissingTypeStubs] -- it has none
 from playwright.async_api import Page, expect
 
+from agent_env.runs.explorer import make_report
+
 from .conftest import HOSTILE, STEPS, Played, Watched
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
@@ -216,6 +218,18 @@ async def test_an_episode_is_copied_as_a_test_case(watched: Watched, played: Pla
     await page.locator("[data-copy]").click()
     await expect(page.locator("[data-copy]")).to_contain_text("Copied")
     assert "find_order" in await page.evaluate("navigator.clipboard.readText()")
+
+
+async def test_a_folded_episode_of_a_report_shows_that_it_opens(watched: Watched, played: Played) -> None:
+    """By a triangle, as calls have one."""
+    page = watched.page
+    await page.set_content(make_report(played.folder, "shop/train/step-0004").html)
+    episode = page.locator("details.episode").first
+    sign = "(line) => getComputedStyle(line, '::before').content"
+    assert await episode.locator("> summary").evaluate(sign) == '"▸"'
+    await episode.locator("> summary").click()
+    assert await episode.locator("> summary").evaluate(sign) == '"▾"'
+    await expect(episode.locator(".conversation")).to_be_visible()
 
 
 @pytest.mark.parametrize("watched", [{}, {"color_scheme": "dark"}], indirect=True, ids=["light", "dark"])

@@ -117,10 +117,22 @@ def test_what_a_model_wrote_is_text(folder: Path) -> None:
 
 
 def test_the_report_of_a_training_run_has_its_chart_and_its_last_steps(folder: Path) -> None:
-    """Of each split."""
+    """Of each split; with the small charts beside the reward, which say of failures and cuts what kinds there were."""
     report = page(folder, "grid")
-    assert len(report.all("svg", class_="chart")) == 2  # a wide and a narrow one
-    assert {one.text for one in report.all("h2")} >= {"train step 1", "test step 1"}
+    reward = report.all("figure")[0]
+    assert len(reward.all("svg", class_="chart")) == 2  # a wide and a narrow one
+    small = report.all("figure", class_="small")
+    assert [one.one("b").text for one in small][:2] == ["Failed, share of runs", "Cut, share of runs"]
+    assert small[0].one(class_="legend").text == "mcp died 1"
+    assert all(len(one.all("svg", class_="chart")) == 1 for one in small)
+    assert {one.text for one in report.all("h2")} >= {"Beside the reward", "train step 1", "test step 1"}
+
+
+def test_a_report_says_which_folder_it_was_read_from(folder: Path) -> None:
+    """By its name alone: the path is nobody else's business."""
+    foot = page(folder).one("footer").text
+    assert f" from the folder “{folder.name}”." in foot
+    assert str(folder) not in foot
 
 
 def test_a_name_that_is_not_there_is_said(folder: Path) -> None:
