@@ -44,7 +44,7 @@ _group = click.option("--group", default="", help="Only this group and those bel
 
 @click.command("runs", cls=_Runs)
 def command() -> None:
-    """See, search, export and delete the runs of a folder; without a command, list its groups.
+    """See, search, export and delete the runs of a folder; without a command, list its training runs and other groups.
 
     A condition (--where) is an SQL expression over the columns of a run: run_id, group, training, split, step, task_id,
     state, cut, failure_kind, reward, scores, labels, tools, messages, calls, duration_s, opened_at, ... (docs/runs.md has them all), such as
