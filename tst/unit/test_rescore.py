@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent_env import CutReason, Message, PlayerTurn, RunIndex, load_bundle, open_episode, play
+from agent_env import CutReason, Message, PlayerTurn, RunIndex, UsageError, load_bundle, open_episode, play
 from agent_env.cli import root
 
 ENV = '''
@@ -64,9 +64,9 @@ class Shop:
             (self.folder / "shop" / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / "shop" / name).write_text(text)
 
-    def play(self, task: str = "a", player: Callable[[PlayerTurn], Message] = seller) -> None:
+    def play(self, task: str = "a", player: Callable[[PlayerTurn], Message] = seller, group: str = "g") -> None:
         with RunIndex.open(self.runs) as index:
-            asyncio.run(play(load_bundle(self.folder / "shop").task(task), player, sink=index.run("g")))
+            asyncio.run(play(load_bundle(self.folder / "shop").task(task), player, sink=index.run(group)))
 
     def rescore(self, *more: str) -> str:
         # On a copy: a bundle's files are imported once, and in another folder they are another bundle's.
@@ -100,6 +100,18 @@ def test_the_same_verifiers_give_the_same_scores(shop: Shop) -> None:
     shop.play()
     assert shop.rescore_later() == "1 of 1 runs scored again, 0 with another score; mean reward 1.000 of 1\n"
     assert shop.json()["explanations"] == {"sold": "1"}
+
+
+def test_a_group_is_scored_with_those_below_it(shop: Shop) -> None:
+    """As everywhere: `t` has `t/train/step-0001`, not `tt`; a run that two of them have is scored once."""
+    for group in ("t/train/step-0001", "t/train/step-0002", "t/eval/step-0002", "tt"):
+        shop.play(group=group)
+    assert shop.rescore("--group", "t").startswith("3 of 3 runs")
+    assert shop.rescore("--group", "t/train").startswith("2 of 2 runs")
+    assert shop.rescore("--group", "t/train", "--group", "t", "--group", "t/train/step-0001").startswith("3 of 3 runs")
+    assert shop.rescore("--group", "tt").startswith("1 of 1 runs")
+    with pytest.raises(UsageError, match="no group 't/tr'"):
+        shop.rescore("--group", "t/tr")
 
 
 def test_a_changed_verifier_scores_what_was_played(shop: Shop) -> None:

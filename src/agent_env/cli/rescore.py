@@ -28,7 +28,9 @@ _REASONS = 10
 
 @click.command("rescore")
 @runs_argument
-@click.option("--group", "groups", multiple=True, help="Only this group; may be given several times.")
+@click.option(
+    "--group", "groups", multiple=True, help="Only this group and those below it; may be given several times."
+)
 @click.option("--bundle", "bundle_path", type=click.Path(path_type=Path), help="Where the bundle is now.")
 @click.option("--reward", help="The verify step whose score is the reward, where the bundle does not say.")
 @click.option("--judges", is_flag=True, help="Allow model judges: they ask an endpoint.")
@@ -66,9 +68,11 @@ def command(
 def _groups(index: RunIndex, named: Sequence[str]) -> Sequence[str]:
     if not named:
         return [group.name for group in index.groups()]
-    for group in named:
-        index.group(group)  # says what there is where it is misspelt
-    return named
+    found: dict[str, None] = {}  # of two that overlap, a run is scored once
+    for name in named:
+        below = [group.name for group in index.groups(name) if group.name == name or group.name.startswith(f"{name}/")]
+        found |= dict.fromkeys(below or [index.group(name).name])  # says what there is where it is misspelt
+    return [*found]
 
 
 def _bundle_of(index: RunIndex, runs: Sequence[RunSummary], said: Path | None) -> Path:
