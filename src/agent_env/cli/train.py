@@ -40,7 +40,7 @@ __all__ = ["command"]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="For the model, the order of tasks and sampling.",
+    help="For a local model's first weights, and the order of examples and tasks. What is sampled is not seeded.",
 )
 @click.option("--local", is_flag=True, help="Train the recipe's small model on this machine, also where a key is set.")
 @click.option("--base-url", help="A server that speaks the Tinker protocol.")
