@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from agent_env.bundle import Task, names_or_closest
+from agent_env._wording import counted
+from agent_env.bundle import Conversation, Prompt, Task, names_or_closest
 from agent_env.chat import open_chat
 from agent_env.cli._asking import GIVE_UP, GivenUpError, arguments_of, ask_arguments, signature
 from agent_env.envs import Refusal, ToolAnswer, ToolSpec
@@ -150,6 +152,8 @@ class _Session:
         self._system = ""
         self._tools: tuple[ToolSpec, ...] = ()
         self._calls = 0
+        self._turns: Counter[str] = Counter()
+        """How many each step has had."""
 
     def play(self) -> EpisodeResult:
         self._person.say(f"task {one_line(self._episode.task.id)}", bold=True)
@@ -157,15 +161,31 @@ class _Session:
         shown = None
         while turn is not None:
             if turn is not shown:
+                if shown is not None and shown.step != turn.step:
+                    self._say_why_over(shown)
                 self._show_turn(turn)
                 shown = turn
             try:
                 turn = self._move(turn)
             except EpisodeFailedError:
                 break
-        return self._portal.call(self._episode.result)
+        result = self._portal.call(self._episode.result)
+        if shown is not None and result.failure is None and result.cut is None:
+            self._say_why_over(shown)
+        return result
+
+    def _say_why_over(self, turn: Turn) -> None:
+        """Say why a conversation that another agent leads has ended with a turn; that a written prompt has is plain."""
+        step = next((step for step in self._episode.task.steps if step.id == turn.step), None)
+        if not (isinstance(step, Prompt) and isinstance(step.source, Conversation)):
+            return
+        most = step.source.max_turns
+        is_used_up = self._turns[turn.step] >= most
+        why = f"may say no more than {counted(most, 'prompt')} (max_turns)" if is_used_up else "has nothing more to say"
+        self._person.say(f"\n{one_line(step.source.by)} {why}: the conversation is over")
 
     def _show_turn(self, turn: Turn) -> None:
+        self._turns[turn.step] += 1
         if turn.system_prompt and turn.system_prompt != self._system:
             self._system = turn.system_prompt
             self._person.say("\nsystem prompt", bold=True)

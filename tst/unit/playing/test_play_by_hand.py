@@ -158,6 +158,20 @@ def test_cut_ends_the_episode_and_scores_it(shop_dir: Path) -> None:
     assert "sold  1  sold 2" in done.output
 
 
+def test_it_is_said_why_a_conversation_is_over(shop_dir: Path) -> None:
+    """Whoever led it had nothing more to say, or may say no more; not where a cut or a failure has ended it."""
+    done = by_hand(shop_dir, "talk", "reply hello", "reply So?", "reply Bye.")
+    assert "> reply Bye.\n\nguest has nothing more to say: the conversation is over\n\ntalk: completed" in done.output
+    for line in ("cut", "burn"):
+        assert "the conversation is over" not in by_hand(shop_dir, "talk", "reply hello", line).output
+    task = shop_dir / "tasks/talk.yaml"
+    task.write_text(task.read_text().replace("prompt: {by: guest}", "prompt: {by: guest, max_turns: 2}"))
+    done = by_hand(shop_dir, "talk", "reply hello", "reply So?")
+    assert (
+        "guest may say no more than 2 prompts (max_turns): the conversation is over\n\ntalk: completed" in done.output
+    )
+
+
 @pytest.mark.parametrize("lines", [("quit",), (), ("sell",), ("sell", "3")])
 def test_who_quits_gives_the_episode_up(shop_dir: Path, lines: tuple[str, ...]) -> None:
     """By the word, or because there are no more lines, also in the middle of a call: nothing is scored."""
