@@ -117,6 +117,14 @@ def test_the_folder_is_said_in_one_way_everywhere(
         assert "runs and --runs other are two folders: leave one of them out" in other.output
 
 
+@pytest.mark.parametrize("words", ["runs search lamps", "show abc", "report grid --html x.html", "universe diff abc"])
+def test_a_folder_that_is_no_argument_is_said_by_its_option(folder: Path, words: str) -> None:
+    """Where something else is the argument; nothing is done."""
+    done = CliRunner().invoke(root, [*words.split(), str(folder)])
+    assert done.exit_code == 2
+    assert "the runs folder is said by --runs" in " ".join(done.output.split())
+
+
 def test_other_commands_take_the_folder_in_both_ways(folder: Path) -> None:
     """`rescore`, which finds no bundle here, says the same; it and `explore` take no two folders."""
     said = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,12 @@ __all__ = ["runs_argument", "runs_folder"]
 _DEFAULT = Path("runs")
 _HELP = "The runs folder (default: ./runs)."
 
-runs_folder = click.option("--runs", "folder", type=click.Path(path_type=Path), default=_DEFAULT, help=_HELP)
+
+def runs_folder(command: Callable[..., None]) -> Callable[..., None]:
+    """Have a command that is given something else first take the folder as `--runs`, and be given it as `folder`."""
+    option = click.option("--runs", "folder", type=click.Path(path_type=Path), default=_DEFAULT, help=_HELP)
+    rest = click.argument("rest", metavar="", nargs=-1, expose_value=False, callback=_refuse)
+    return rest(option(command))
 
 
 def runs_argument(command: Callable[..., None]) -> Callable[..., None]:
@@ -29,3 +34,11 @@ def runs_argument(command: Callable[..., None]) -> Callable[..., None]:
         command(folder=named or runs or _DEFAULT, **others)
 
     return with_folder
+
+
+def _refuse(context: click.Context, parameter: click.Parameter, words: Sequence[str]) -> None:
+    del context, parameter
+    if words:
+        raise click.UsageError(
+            f"one argument too many: {words[0]!r}. Put several words between quotes; the runs folder is said by --runs"
+        )

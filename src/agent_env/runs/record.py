@@ -346,7 +346,7 @@ class GroupSummary:
     call_errors_mean: float | None = None
     turns_mean: float | None = None
     duration_s_mean: float | None = None
-    """From open to end."""
+    """Seconds from open to end."""
     prompt_tokens_mean: float | None = None
     """Over the completed runs whose tokens were counted, as is the next."""
     sampled_tokens_mean: float | None = None
