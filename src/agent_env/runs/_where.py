@@ -70,7 +70,7 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
 
 _RUN = f"""
 WITH run AS NOT MATERIALIZED (
-    SELECT r.key AS "run key", {", ".join(f'{sql} AS "{name}"' for name, sql in COLUMNS.items())}
+    SELECT r.key AS "run key", r.tools AS "run tools", {", ".join(f'{sql} AS "{name}"' for name, sql in COLUMNS.items())}
     FROM runs r JOIN groups g ON g.key = r.group_key
     {{group}}
 )
@@ -85,6 +85,9 @@ _FUNCTIONS = re.compile(
 )
 _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT})
 _PLAIN_TOOLS = re.compile(r'\{(?:"[\w.-]+":\[\d+,\d+\],?)*\}')
+_STORED = ("calls", "errors")
+"""What is stored of each tool, in that order."""
+_ASKED_OF_TOOL = re.compile(rf"'(?P<tool>\$\.[^']+)\.(?P<what>{'|'.join(_STORED)})'")
 _CHARS = 10_000
 _AT_ONCE = 500
 _TOKEN = re.compile(
@@ -261,7 +264,20 @@ def _expression(where: str) -> str:
         tokens.append(token)
     if depth:
         raise UsageError("where: a parenthesis is opened and not closed")
+    _ask_as_stored(tokens)
     return "".join(tokens)
+
+
+def _ask_as_stored(tokens: list[str]) -> None:
+    """Have `tools ->> '$.pay.errors'` asked of what is stored: a fourth of the time, with a million runs."""
+    if any(token.lower() == "as" for token in tokens):
+        return  # something else may be called `tools`
+    said = [at for at, token in enumerate(tokens) if not token.isspace()]
+    for first, *arrow, last in zip(said, said[1:], said[2:], said[3:], said[4:], strict=False):
+        asked = _ASKED_OF_TOOL.fullmatch(tokens[last])
+        if asked and tokens[first].lower() == "tools" and [tokens[at] for at in arrow] == ["-", ">", ">"]:
+            tokens[first] = "[run tools]"
+            tokens[last] = f"'{asked['tool']}[{_STORED.index(asked['what'])}]'"
 
 
 def _is_by(tokens: list[str]) -> bool:
