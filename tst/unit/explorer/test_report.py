@@ -198,3 +198,19 @@ def _open_files(folder: Path) -> list[str]:
         with suppress(OSError):  # what listed them is closed by now
             found.append(os.readlink(link))
     return [file for file in found if file.startswith(str(folder))]
+
+
+def test_a_trainings_report_has_its_drops_and_what_stands_beside_it(tell: Tell, index: RunIndex) -> None:
+    """As its page has, without links: the report stands alone."""
+    for step, reward in ((0, 0.9), (1, 0.1)):
+        for wobble in (-0.05, 0.05):
+            tell(f"a/train/step-{step:04}", "day-1").ended(reward + wobble)
+    tell("a/held-out/after", "day-2").ended(0.75)
+    index.flush()
+    report = page(index.folder, "a")
+    drops = report.one(class_="drops")
+    assert "train step 1 0.900 → 0.100" in drops.text
+    assert not drops.all("a")
+    beside = report.one("table", class_="others")
+    assert [group.text for group in beside.all(data_label="group")] == ["held-out/after"]
+    assert " ago" not in beside.text
