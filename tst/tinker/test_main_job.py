@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
 import signal
 import socket
@@ -9,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -315,6 +317,26 @@ def _wait_for_group(process: subprocess.Popen[str], runs: Path, group: str) -> N
         assert process.poll() is None, f"the job ended before it filed {group}"
         assert time.monotonic() < until, f"no {group} within 120 s"
         time.sleep(0.05)
+
+
+def test_a_terminal_is_told_what_is_waited_for(bundle: Path, tmp_path: Path) -> None:
+    """Before there is anything to count, and before a trainer's first step; the line goes when there is."""
+    terminal, inside = pty.openpty()
+    job = command(bundle, tmp_path / "runs", "--local")
+    process = subprocess.Popen(job, stdout=subprocess.DEVNULL, stderr=inside, env={**os.environ, "COLUMNS": "120"})
+    os.close(inside)
+    seen = ""
+    try:
+        with suppress(OSError):  # its end
+            while "reinforcement learning" not in seen:
+                seen += os.read(terminal, 4096).decode(errors="replace")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+    for words in ("loading the trainer", "building the local model", "starting the embedded engine"):
+        assert words in seen
+    assert "the trainer starts" in seen or "waiting for its first step" in seen
 
 
 @contextmanager

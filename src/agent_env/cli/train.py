@@ -71,7 +71,12 @@ def command(
 
     from agent_env.bundle import load_bundle
     from agent_env.bundle.recipe import load_recipe
-    from agent_env.training.main_job import JobSettings, print_result, run_main_job
+    from agent_env.training.progress import waiting_for
+
+    # The stream itself, not whatever stderr is when a line is printed: the trainers' own output goes to a file.
+    console = Console(file=sys.stderr)
+    with waiting_for("loading the trainer", console):
+        from agent_env.training.main_job import JobSettings, print_result, run_main_job
 
     loaded = load_bundle(bundle)
     recipe = _with_steps(load_recipe(loaded, recipe_name), sft_steps=sft_steps, rl_steps=rl_steps)
@@ -83,8 +88,6 @@ def command(
         seed=seed,
         endpoint=_endpoint(local=local, base_url=base_url, model=model, renderer=renderer),
     )
-    # The stream itself, not whatever stderr is when a line is printed: the trainers' own output goes to a file.
-    console = Console(file=sys.stderr)
     try:
         result = asyncio.run(run_main_job(settings, console))
     except KeyboardInterrupt:

@@ -285,11 +285,13 @@ class Stages:
 
 
 def _last_metrics(log: Path, key: str, name: str) -> tuple[int, str]:
-    """The steps done, and one metric of the last of them, from a cookbook log folder."""
+    """The steps done, and one metric of the last of them, from a cookbook log folder; before the first, what is waited for."""
     try:
         lines = (log / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return 0, ""
+        lines = []
+    if not lines:  # the trainer writes down its settings when it has been loaded
+        return 0, "waiting for its first step" if (log / "config.json").exists() else "the trainer starts"
     done, value = 0, None
     for line in lines:
         try:

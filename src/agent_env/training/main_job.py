@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from agent_env.training._local_model import build_local_model, is_built
 from agent_env.training._process import close_run_indexes, run_index
 from agent_env.training._server import check_server, ending_with, explained
 from agent_env.training._stages import Checkpoint, Endpoint, Stages, player_group
-from agent_env.training.progress import StageProgress
+from agent_env.training.progress import StageProgress, waiting_for
 from agent_env.training.results import HeldOut, paired_difference, results_table
 
 __all__ = ["Endpoint", "JobResult", "JobSettings", "print_result", "recommended_renderer", "run_main_job"]
@@ -99,7 +99,7 @@ async def run_main_job(settings: JobSettings, console: Console) -> JobResult:
     with _only_one(settings.folder), _closing_run_indexes():
         index = run_index(settings.runs)
         _begin(settings)
-        async with _open_endpoint(settings, bundle) as endpoint:
+        async with _open_endpoint(settings, bundle, console) as endpoint:
             stages = Stages(
                 bundle=bundle,
                 recipe=settings.recipe,
@@ -230,7 +230,7 @@ def _differing(begun: Any, wanted: Any, at: str = "") -> Iterator[str]:
 
 
 @asynccontextmanager
-async def _open_endpoint(settings: JobSettings, bundle: Bundle) -> AsyncGenerator[Endpoint]:
+async def _open_endpoint(settings: JobSettings, bundle: Bundle, console: Console) -> AsyncGenerator[Endpoint]:
     """The endpoint that the user named, or the embedded engine with the recipe's local model on it."""
     if settings.endpoint is not None:
         with explained(settings.endpoint.base_url or "Tinker"):
@@ -238,20 +238,21 @@ async def _open_endpoint(settings: JobSettings, bundle: Bundle) -> AsyncGenerato
         return
     recipe, model = settings.recipe, settings.folder / "model"
     if not is_built(model):
-        await build_local_model(
-            model,
-            bundle=bundle,
-            recipe=recipe,
-            seed=settings.seed,
-            runs=settings.runs,
-            player_group=player_group(settings.run_name, recipe.sft.player if recipe.sft else ""),
-        )
+        with waiting_for("building the local model", console):
+            await build_local_model(
+                model,
+                bundle=bundle,
+                recipe=recipe,
+                seed=settings.seed,
+                runs=settings.runs,
+                player_group=player_group(settings.run_name, recipe.sft.player if recipe.sft else ""),
+            )
     options = EngineOptions(training=Training(recipe.model.training))
-    with (
-        start_engine(model, state_dir=settings.folder / "engine", options=options) as server,
-        _environment({"TINKER_API_KEY": server.api_key, "TINKER_TELEMETRY": "0"}),
-        explained("the embedded engine"),
-    ):
+    with ExitStack() as stack:
+        with waiting_for("starting the embedded engine", console):
+            server = stack.enter_context(start_engine(model, state_dir=settings.folder / "engine", options=options))
+        stack.enter_context(_environment({"TINKER_API_KEY": server.api_key, "TINKER_TELEMETRY": "0"}))
+        stack.enter_context(explained("the embedded engine"))
         async with ending_with(server):
             yield Endpoint(base_url=server.base_url, model=server.model_name, renderer=recipe.renderer)
 

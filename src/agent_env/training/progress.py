@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-__all__ = ["Stage", "StageProgress"]
+__all__ = ["Stage", "StageProgress", "waiting_for"]
 
 LINE_EVERY_S = 10.0
 """Seconds between two lines of a stage where the output is no terminal."""
@@ -77,3 +77,15 @@ class StageProgress:
         with Progress(*columns, console=self._console, redirect_stdout=False, redirect_stderr=False) as progress:
             task = progress.add_task(name, total=total, note="")
             yield Stage(name=name, total=total, progress=progress, task=task, console=self._console)
+
+
+@contextmanager
+def waiting_for(what: str, console: Console) -> Generator[None]:
+    """Say on a terminal what is waited for, and how long by now, until the block is left; elsewhere say nothing."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    is_shown = console.is_terminal
+    with Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False, disable=not is_shown
+    ) as progress:
+        progress.add_task(what, total=None)
+        yield
