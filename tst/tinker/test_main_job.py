@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_env import RunIndex
+from agent_env import FailureKind, RunIndex, load_bundle, open_episode
 from agent_env.engine import ModelShape, build_model, start_engine
 from agent_env.errors import RunIndexError
 from agent_env.runs import RunState
@@ -128,6 +129,22 @@ def test_the_whole_job_files_every_episode_and_says_what_it_came_to(bundle: Path
     assert counts(tmp_path / "runs") == EVERY_GROUP
     table = [line for line in first.stdout.splitlines() if line.startswith("│")]
     assert [line for line in again.stdout.splitlines() if line.startswith("│")] == table
+
+    asyncio.run(lose_the_server(bundle, tmp_path / "runs", "small/held-out/4-rl-greedy"))
+    replayed = train(bundle, tmp_path / "runs")
+    assert replayed.returncode == 0, replayed.stderr
+    assert counts(tmp_path / "runs") == EVERY_GROUP
+
+
+async def lose_the_server(bundle: Path, runs: Path, group: str) -> None:
+    """Leave a group as it is where the model server is gone while all of it is played: those runs were not played to their end."""
+    with RunIndex.open(runs) as index:
+        tasks = [run.task_id for run in index.all_runs(group)]
+        index.delete_group(group)
+        for task in tasks:
+            async with open_episode(load_bundle(bundle).task(task), sink=index.run(group)) as episode:
+                await episode.start()
+                await episode.fail(FailureKind.MODEL_SERVER, "the server is gone")
 
 
 @pytest.mark.parametrize("stage", ["held-out/0-untrained", "train/step-0001"])
