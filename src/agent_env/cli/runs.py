@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from agent_env._wording import counted
+from agent_env.cli._called_as import called_as
 from agent_env.cli._runs_folder import runs_argument, runs_folder
 from agent_env.cli._runs_tables import groups_table, runs_table, trainings_table
 from agent_env.cli._tables import new_console
@@ -72,7 +73,7 @@ def list_(folder: Path, group: str, where: str | None, limit: int, *, as_json: b
             return
         page = index.select(where, group=group, limit=limit)
     if group and where is None and not page.runs and not page.damaged:
-        raise UsageError(f"no group '{one_line(group)}' in {folder}: `agent-env runs {folder}` lists them")
+        raise UsageError(f"no group '{one_line(group)}' in {folder}: `{called_as()} runs {folder}` lists them")
     _list_runs(page, as_json=as_json)
 
 
@@ -108,7 +109,7 @@ def _list_groups(folder: Path, name: str, groups: Sequence[GroupSummary], *, lim
             console.print()
         if shown:
             console.print(groups_table(shown))
-        console.print(f"agent-env explore {folder}", style="dim", markup=False, highlight=False)
+        console.print(f"{called_as()} explore {folder}", style="dim", markup=False, highlight=False)
     more = max(0, len(trainings) - limit) + len(others) - len(shown)
     if more:
         click.echo(f"{more} more, which wrote earlier: --limit lists them", err=True)
@@ -126,7 +127,7 @@ def _list_runs(page: RunPage, *, as_json: bool) -> None:
     else:
         new_console().print(runs_table(page.runs, with_group=len({run.group for run in page.runs}) > 1))
         if page.next_page is not None:
-            click.echo("there are more: --limit lists them, `agent-env runs export` writes them all", err=True)
+            click.echo(f"there are more: --limit lists them, `{called_as()} runs export` writes them all", err=True)
     if page.damaged:
         click.echo(f"{counted(page.damaged, 'run')} cannot be read: a part of the index is damaged", err=True)
 
