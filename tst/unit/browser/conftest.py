@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
 
 from agent_env.episode.sink import Event, EventKind, RunHeader
 from agent_env.outcome import CutReason, EpisodeResult, Failure, FailureKind, Outcome, Score
 from agent_env.runs import RunIndex, RunSink, SampledTokens
 
+_PATIENCE_MS = 20_000
+"""How long a page may take: two browsers and their servers may share the machine with the other tests."""
+expect.set_options(timeout=_PATIENCE_MS)
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 
@@ -110,7 +113,7 @@ async def watched(browser: Browser, played: Played, request: pytest.FixtureReque
     options: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, **asked}
     context = await browser.new_context(**options)
     page = await context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(_PATIENCE_MS)
     seen = Watched(page=page, url=played.url)
     page.on("console", seen.heard)
     page.on("pageerror", lambda error: seen.complaints.append(str(error)))

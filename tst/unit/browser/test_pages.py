@@ -202,6 +202,20 @@ async def test_a_line_of_a_megabyte_is_clipped_and_the_rest_is_a_click_away(watc
     await expect(page.locator("main")).to_contain_text("x" * 20_000)
 
 
+async def test_a_piece_that_cannot_be_fetched_says_so_and_is_asked_for_again(watched: Watched, played: Played) -> None:
+    """As where the explorer was stopped in between."""
+    page = await watched.open(f"/run/{played.ids['wide']}")
+    link = page.locator("a.rest").first
+    await page.context.set_offline(True)
+    await link.click()
+    await expect(link).to_contain_text("press to try again")
+    await page.context.set_offline(False)
+    await link.click()
+    await expect(page.locator("main")).to_contain_text("x" * 16_000)
+    await expect(link).not_to_contain_text("press to try again")
+    watched.complaints.clear()  # the browser's own, of what it could not fetch
+
+
 async def test_tokens_are_shaded_by_how_likely_they_were(watched: Watched, played: Played) -> None:
     """With a legend, and each token's probability in its title."""
     page = await watched.open(f"/run/{played.ids['dip']}")

@@ -11,6 +11,10 @@
     return parse(await answer.text());
   };
 
+  const failed = (link, error) => {
+    link.textContent = `${link.textContent.replace(/ \(.*/, "")} (${error.message}; press to try again)`;
+  };
+
   const conversation = document.getElementById("conversation");
 
   // Expand all, fold all.
@@ -46,7 +50,7 @@
       else place.replaceWith(document.adoptNode(next));
       watch();
     } catch (error) {
-      link.textContent = `${link.textContent.replace(/ \(.*/, "")} (${error.message}; press to try again)`;
+      failed(link, error);
       link.addEventListener("click", (event) => { event.preventDefault(); more(link); }, { once: true });
     } finally {
       loading = false;
@@ -90,7 +94,7 @@
         link.textContent = next.textContent;
       }
     } catch (error) {
-      link.title = error.message;
+      failed(link, error);
     } finally {
       delete link.dataset.busy;
     }
