@@ -148,6 +148,7 @@ class _EventFinder:
         self._conn.execute("CREATE VIRTUAL TABLE terms USING fts5vocab(words, instance)")
         wanted: list[str] = []
         exact: list[str] = []
+        self._phrases: list[re.Pattern[str]] = []
         for phrase, word in _PART.findall(written(text)):
             part = phrase or word
             is_beginning = bool(word) and part.endswith("*")
@@ -160,6 +161,8 @@ class _EventFinder:
             wanted += terms
             signs = as_signs(part.rstrip("*") if is_beginning else part).replace('"', " ")
             exact.append(f'"{signs}"{"*" if is_beginning else ""}')
+            if len(terms) > 1 and all(map(str.isascii, terms)):
+                self._phrases.append(_in_text(terms))
         if not wanted:
             self.close()
             raise UsageError(f'there is no word in {text[:80]!r} to search for: write one, or a "phrase", or a begin*')
@@ -182,7 +185,8 @@ class _EventFinder:
         """
         for at, line in enumerate(unpack(body, codec).split(b"\n")):
             if self._may_be_in(line):
-                excerpt = self._excerpt(text_of(line))
+                text = text_of(line)
+                excerpt = self._excerpt(text) if self._may_say(text) else None
                 if excerpt is not None:
                     return at, excerpt
         return None
@@ -193,6 +197,10 @@ class _EventFinder:
             return True
         lower = line.lower()
         return all(word in lower and found.search(lower) for word, found in self._in_line)
+
+    def _may_say(self, text: str) -> bool:
+        """False where a text has the words of a phrase, and not in a row."""
+        return not text.isascii() or all(found.search(text) for found in self._phrases)
 
     def _excerpt(self, text: str) -> str | None:
         self._fill(as_signs(text))
@@ -216,6 +224,13 @@ def _in_line(term: str) -> re.Pattern[bytes]:
     """What finds a word of ASCII letters and digits in a line of a chunk, whose line breaks are two signs."""
     after = "" if term.endswith("*") else "(?![0-9a-z])"
     return re.compile(rf"(?:(?<![0-9a-z])|(?<=\\[bfnrt])){term.rstrip('*')}{after}".encode())
+
+
+def _in_text(terms: Sequence[str]) -> re.Pattern[str]:
+    """What finds words of ASCII letters and digits in a row in a text of ASCII."""
+    words = "[^0-9a-z]+".join(term.rstrip("*") for term in terms)
+    after = "" if terms[-1].endswith("*") else "(?![0-9a-z])"
+    return re.compile(f"(?<![0-9a-z]){words}{after}", re.ASCII | re.IGNORECASE)
 
 
 def _look(conn: sqlite3.Connection, finder: _EventFinder, span: _Span, found: _Found, until: float) -> int | None:

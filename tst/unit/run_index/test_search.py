@@ -32,6 +32,7 @@ def found(index: RunIndex, text: str, **more: object) -> list[str]:
         ("order refund", True),
         ('"refund the order"', True),
         ('"order refund"', False),
+        ('"get_order order_id"', True),
         ("refu*", True),
         ("refu", False),
         ("refund missing", False),

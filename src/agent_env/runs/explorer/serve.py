@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -126,13 +128,26 @@ def serve(
     hosts = frozenset(name.lower() for name in allow_hosts)
     access = Access(token=token, hosts=hosts, is_public=not is_loopback(host))
     server = Server(folder, access)
-    with _listening(host, port) as listener:
+    with _listening(host, port) as listener, _seldom_collected():
         url = _url(host, listener.getsockname()[1])
         say(url)
         if opens_browser:
             word = f"?token={access.pass_once()}" if token else ""
             threading.Thread(target=webbrowser.open, args=(f"{url}{word}",), daemon=True).start()
         server.run(sockets=[listener])
+
+
+@contextmanager
+def _seldom_collected() -> Generator[None]:
+    """Have the garbage collector go through everything seldom: what pages remember is much, and is no garbage."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def _url(host: str, port: int) -> str:
