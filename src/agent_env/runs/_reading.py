@@ -39,6 +39,7 @@ __all__ = [
     "ended_now",
     "event_of",
     "events_of",
+    "first_runs",
     "head_of",
     "is_corrupt",
     "lost_by_group",
@@ -196,6 +197,17 @@ def read_groups(
         places = {name: place for place, name in enumerate(names)}
         groups.sort(key=lambda group: places[group.name])
     return groups
+
+
+def first_runs(conn: sqlite3.Connection, groups: Sequence[str]) -> dict[str, RunSummary]:
+    """Of each group the first run that an index has of it, for what all of them say: to look for the newest would read them all."""
+    keys = conn.execute(
+        "SELECT (SELECT key FROM runs WHERE group_key = groups.key LIMIT 1) FROM groups"
+        " WHERE name IN (SELECT value FROM json_each(?))",
+        (json.dumps(groups),),
+    )
+    runs, _ = runs_by_key(conn, [key for (key,) in keys if key is not None])
+    return {run.group: run for run in runs.values()}
 
 
 def read_summary(conn: sqlite3.Connection, run_id: str) -> RunSummary:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from agent_env.runs.explorer.group_tasks import task_means
 from agent_env.runs.explorer.points import StepPoint
 
 __all__ = ["Drop", "SharedTasks", "largest_drops", "with_tasks"]
@@ -76,7 +77,7 @@ def with_tasks(conn: sqlite3.Connection, drop: Drop) -> Drop:
     """
     if drop.runs > _MOST_RUNS:
         return drop
-    before, after = (_means(conn, group) for group in (drop.group_before, drop.group))
+    before, after = (task_means(conn, group) for group in (drop.group_before, drop.group))
     changes = [after[task] - before[task] for task in after if task in before]
     count = len(changes)
     change = math.fsum(changes) / count if count else None
@@ -102,13 +103,3 @@ def _falls(points: Sequence[StepPoint]) -> Generator[Drop]:
                 after=after,
                 runs=earlier.runs + later.runs,
             )
-
-
-def _means(conn: sqlite3.Connection, group: str) -> dict[str, float]:
-    """The mean reward of each task of a group that has one."""
-    rows = conn.execute(
-        "SELECT task_id, avg(reward) FROM runs WHERE group_key = (SELECT key FROM groups WHERE name = ?)"
-        " AND state = 'completed' AND reward IS NOT NULL GROUP BY task_id",
-        (group,),
-    )
-    return dict(rows.fetchall())

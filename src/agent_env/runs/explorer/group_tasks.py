@@ -24,7 +24,7 @@ from agent_env.runs.explorer.site import Site
 from agent_env.runs.explorer.wording import plural
 from agent_env.runs.visible import visible
 
-__all__ = ["Matched", "TaskPage", "TaskRow", "read_tasks"]
+__all__ = ["Matched", "TaskPage", "TaskRow", "read_tasks", "task_means"]
 
 _TASKS = 100
 _CELLS = 48
@@ -287,13 +287,17 @@ def _rows(
     return rows
 
 
-def _means_before(conn: sqlite3.Connection, group: PlacedGroup, counts: Sequence[_Count]) -> dict[str, float]:
-    """The means of these tasks in the step before."""
-    if group.before_key is None:
-        return {}
+def task_means(conn: sqlite3.Connection, group: str, tasks: Sequence[str] | None = None) -> dict[str, float]:
+    """The mean reward of each task of a group that has one; of all of them, or of some."""
+    among = "" if tasks is None else " AND task_id IN (SELECT value FROM json_each(:tasks))"
     rows = conn.execute(
-        "SELECT task_id, avg(reward) FROM runs WHERE group_key = ? AND task_id IN (SELECT value FROM json_each(?))"
-        " AND state = 'completed' AND reward IS NOT NULL GROUP BY task_id",
-        (group.before_key, json.dumps([count.task for count in counts])),
+        "SELECT task_id, avg(reward) FROM runs WHERE group_key = (SELECT key FROM groups WHERE name = :group)"
+        f"{among} AND state = 'completed' AND reward IS NOT NULL GROUP BY task_id",
+        {"group": group, "tasks": json.dumps(tasks)},
     )
     return dict(rows.fetchall())
+
+
+def _means_before(conn: sqlite3.Connection, group: PlacedGroup, counts: Sequence[_Count]) -> dict[str, float]:
+    """The means of these tasks in the step before."""
+    return {} if group.before is None else task_means(conn, group.before.name, [count.task for count in counts])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_env.runs._reading import Reader, moments, read_groups, runs_by_key
+from agent_env.runs._reading import Reader, first_runs, moments, read_groups
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.points import states_of
 from agent_env.runs.explorer.site import Site
@@ -170,18 +169,11 @@ def _loose_groups(conn: sqlite3.Connection, *, named: str, offset: int, limit: i
 
 
 def _played(conn: sqlite3.Connection, groups: Sequence[str]) -> dict[str, Played]:
-    """What a run of each group says, the first that an index has of it: to look for the newest would read them all."""
-    keys = conn.execute(
-        "SELECT (SELECT key FROM runs WHERE group_key = groups.key LIMIT 1) FROM groups"
-        " WHERE name IN (SELECT value FROM json_each(?))",
-        (json.dumps(groups),),
-    )
-    runs, _ = runs_by_key(conn, [key for (key,) in keys if key is not None])
     return {
-        run.group: Played(
+        group: Played(
             bundle=f"{run.bundle_name} {run.bundle_version}".strip(),
             model=run.model,
             player=player if isinstance(player := run.labels.get("player"), str) else "",
         )
-        for run in runs.values()
+        for group, run in first_runs(conn, groups).items()
     }

@@ -34,7 +34,6 @@ class PlacedGroup:
     """The groups of the steps before and after, of the same split."""
     before: GroupSummary | None
     """The step before."""
-    before_key: int | None
     siblings: Mapping[str, str]
     """The groups of the other splits at this step, by split."""
     other_group: str | None
@@ -91,16 +90,12 @@ def read_placed_group(conn: sqlite3.Connection, name: str, *, other: str = "") -
             )
         )
     before = read_groups(conn, names=[neighbours.before])[0] if neighbours.before is not None else None
-    before_key = None
-    if before is not None:
-        before_key = conn.execute("SELECT key FROM groups WHERE name = ?", (before.name,)).fetchone()[0]
     return PlacedGroup(
         key=key,
         summary=groups[0],
         shift=shift,
         neighbours=neighbours,
         before=before,
-        before_key=before_key,
         siblings=siblings,
         other_group=other_group,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_env.runs._reading import read_groups, runs_by_key
+from agent_env.runs._reading import first_runs, read_groups
 from agent_env.runs._schema import bounds_below
 from agent_env.runs.explorer.address import number_of, text_of
 from agent_env.runs.explorer.drawn_steps import DrawnSteps
@@ -191,11 +191,7 @@ def _other_trainings(conn: sqlite3.Connection, name: str) -> list[str]:
 
 
 def _newest(conn: sqlite3.Connection, group: str) -> dict[str, str]:
-    """What the first run of a group says it was played with."""
-    keys = conn.execute(
-        "SELECT key FROM runs WHERE group_key = (SELECT key FROM groups WHERE name = ?) LIMIT 1", (group,)
-    ).fetchall()
-    runs, _ = runs_by_key(conn, [key for (key,) in keys])
-    for run in runs.values():
-        return {"model": run.model, "renderer": run.renderer, "bundle": f"{run.bundle_name} {run.bundle_version}"}
-    return {"model": "", "renderer": "", "bundle": ""}
+    run = first_runs(conn, [group]).get(group)
+    if run is None:
+        return {"model": "", "renderer": "", "bundle": ""}
+    return {"model": run.model, "renderer": run.renderer, "bundle": f"{run.bundle_name} {run.bundle_version}"}
